@@ -1,0 +1,91 @@
+//! One error type. Its kind is the operator's next move, nothing else.
+
+use std::fmt;
+
+/// What to do about an error. A kind exists only where someone acts differently on it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// The command line, the configuration or the environment is wrong: ends at once, exit code 2.
+    Config,
+    /// Broker or store does not answer, or answers "later": waited out with growing pauses.
+    Unavailable,
+    /// Another archiver was faster: load the ledger anew and follow what is there.
+    Fenced,
+    /// What is stored contradicts itself or the topic: stop this partition, keep the others.
+    Corrupt,
+    /// A request was refused, or something cannot be done as asked: exit code 1.
+    Failed,
+    /// A bug in this program.
+    Internal,
+}
+
+/// An error with a message that says what is wrong and what to do next.
+#[derive(Clone)]
+pub struct Error {
+    kind: Kind,
+    message: String,
+}
+
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+impl Error {
+    pub fn new(kind: Kind, message: impl Into<String>) -> Self {
+        Self { kind, message: message.into() }
+    }
+    pub fn config(message: impl Into<String>) -> Self {
+        Self::new(Kind::Config, message)
+    }
+    pub fn unavailable(message: impl Into<String>) -> Self {
+        Self::new(Kind::Unavailable, message)
+    }
+    pub fn fenced(message: impl Into<String>) -> Self {
+        Self::new(Kind::Fenced, message)
+    }
+    pub fn corrupt(message: impl Into<String>) -> Self {
+        Self::new(Kind::Corrupt, message)
+    }
+    pub fn failed(message: impl Into<String>) -> Self {
+        Self::new(Kind::Failed, message)
+    }
+    pub fn internal(message: impl Into<String>) -> Self {
+        Self::new(Kind::Internal, message)
+    }
+
+    pub fn kind(&self) -> Kind {
+        self.kind
+    }
+    pub fn message(&self) -> &str {
+        &self.message
+    }
+    pub fn is_unavailable(&self) -> bool {
+        self.kind == Kind::Unavailable
+    }
+
+    /// The same error with what was being done in front: `context: message`.
+    pub fn context(mut self, context: impl fmt::Display) -> Self {
+        self.message = format!("{context}: {}", self.message);
+        self
+    }
+
+    /// Exit code of a command that ends with this error (design: 2 wrong usage or configuration, 1 failed).
+    pub fn exit_code(&self) -> u8 {
+        match self.kind {
+            Kind::Config => 2,
+            _ => 1,
+        }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}: {}", self.kind, self.message)
+    }
+}
+
+impl std::error::Error for Error {}
