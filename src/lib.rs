@@ -2,6 +2,7 @@
 //! archived records to Kafka.
 
 pub mod error;
+pub mod kafka;
 pub mod record;
 
 pub use error::{Error, Kind, Result};
