@@ -3,6 +3,7 @@
 # the next up.sh. Only processes that up.sh noted, by pid and start time, are
 # ended, and only files that it wrote are deleted.
 set -euo pipefail
+# shellcheck source=SCRIPTDIR/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 KEEP=false

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Says whether Kafka and S3 run and answer. Exit code 0 only if both do.
 set -euo pipefail
+# shellcheck source=SCRIPTDIR/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 need_linux
@@ -20,5 +21,5 @@ for name in kafka s3; do
   esac
   [[ $state == up ]] || code=1
 done
-if ((code == 0)); then printf 'source %s\n' "$RUN/env"; fi
+if ((code == 0)); then printf 'source %q\n' "$RUN/env"; fi
 exit "$code"

@@ -3,6 +3,7 @@
 # and returns when both answer. Run again, it starts only what does not run.
 # On failure nothing that it started is left running. See README.md.
 set -euo pipefail
+# shellcheck source=SCRIPTDIR/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 TIMEOUT=${LOCALSTACK_TIMEOUT:-120} # seconds for a service to answer
@@ -45,8 +46,8 @@ require_tools() {
   if ! command -v "$JAVA" >/dev/null; then
     missing+=("Java is missing: install a JRE or JDK, 17 or later (Debian: apt-get install openjdk-17-jdk-headless)")
   else
-    version=$("$JAVA" -version 2>&1 | sed -n 's/.* version "\([0-9]*\)[^"]*".*/\1/p' | head -n 1) || version=''
-    [[ -n $version ]] && ((version >= 17)) ||
+    version=$("$JAVA" -version 2>&1 | sed -n 's/.* version "\([^"]*\)".*/\1/p' | head -n 1) || version=''
+    [[ $version =~ ^([0-9]+) ]] && ((BASH_REMATCH[1] >= 17)) ||
       missing+=("Java is too old (${version:-unknown}, at $JAVA): install 17 or later (Debian: apt-get install openjdk-17-jdk-headless)")
   fi
   if [[ ! -d $KAFKA_LIB ]] && ! command -v mvn >/dev/null; then
@@ -258,8 +259,8 @@ start_kafka() {
 # weed mini, not weed server: one node that waits for no others, so it starts and
 # stops in seconds, where the server takes ten and more. Every port is named:
 # what is not would be opened on a default of its own. HOME: a configuration of
-# the user's own SeaweedFS is not to be read, nor his AWS keys taken from the
-# environment for a second identity. Telemetry is on by default. One volume for a
+# the user's own SeaweedFS is not to be read; -u: it would take AWS keys that it
+# finds in the environment for a second identity. Telemetry is on by default. One volume for a
 # new bucket instead of seven, or many buckets would use them up.
 start_s3() {
   mkdir -p "$RUN/s3/data"
@@ -343,8 +344,8 @@ summary() {
           bucket $BUCKET, key $ACCESS_KEY, secret $SECRET_KEY, region us-east-1
   Logs    $LOGS
 
-  source $RUN/env        puts these settings into your shell
-  $HERE/down.sh        stops both and deletes their data
+  $(printf 'source %q' "$RUN/env")    sets your shell for them
+  $(printf '%q' "$HERE/down.sh")    stops both and deletes their data
 SUMMARY
 }
 
@@ -352,12 +353,8 @@ SUMMARY
 
 # A service that runs but does not answer is given a moment, then ended.
 settle() { # NAME VARIABLE
-  local state i
-  for ((i = 0; i < 50; i++)); do
-    state=$(service_state "$1")
-    [[ $state == mute ]] || break
-    sleep 0.2
-  done
+  local state end=$((SECONDS + 10))
+  while state=$(service_state "$1"); [[ $state == mute ]] && ((SECONDS < end)); do sleep 0.2; done
   if [[ $state == mute ]]; then
     warn "$1 (pid $(service_pid "$1")) runs but does not answer: starting it anew"
     stop_service "$1"
