@@ -3,5 +3,6 @@
 
 pub mod error;
 pub mod record;
+pub mod store;
 
 pub use error::{Error, Kind, Result};
