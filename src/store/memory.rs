@@ -75,10 +75,12 @@ impl Store for MemoryStore {
     }
 
     async fn get(&self, key: &str) -> Result<Option<Bytes>> {
+        self.check_key(key)?;
         Ok(self.objects().get(key).map(|(body, _)| body.clone()))
     }
 
     async fn get_range(&self, key: &str, range: Range<u64>) -> Result<Bytes> {
+        self.check_key(key)?;
         let objects = self.objects();
         let (body, _) = objects.get(key).ok_or_else(|| Error::failed(format!("memory: {key}: no such object")))?;
         let length = body.len() as u64;
@@ -90,6 +92,7 @@ impl Store for MemoryStore {
     }
 
     async fn head(&self, key: &str) -> Result<Option<Head>> {
+        self.check_key(key)?;
         Ok(self.objects().get(key).map(|(body, meta)| Head { size: body.len() as u64, meta: meta.clone() }))
     }
 

@@ -4,7 +4,9 @@
 //! Invariant: an object, once created, is never changed or removed. The trait has no overwrite and no delete,
 //! so no code above it can do either.
 
+mod folder;
 mod memory;
+mod s3;
 mod url;
 
 use std::collections::BTreeMap;
@@ -17,7 +19,9 @@ use bytes::Bytes;
 
 use crate::error::{Error, Result};
 
+pub use folder::FolderStore;
 pub use memory::MemoryStore;
+pub use s3::S3Store;
 
 /// Objects in one page of [`Store::list`] where no limit is given: what S3 gives.
 pub const PAGE: usize = 1000;
@@ -43,7 +47,7 @@ pub trait Store: Send + Sync + Debug {
     /// The archive's address as a user would type it, without secrets.
     fn url(&self) -> &str;
 
-    /// Whether the store can hold this key. `create` checks it too; ask before promising to create it.
+    /// Whether the store can hold this key. The others check it too; ask before promising to create it.
     fn check_key(&self, key: &str) -> Result<()>;
 
     /// Creates an object if the key is absent. It is durable, whole and visible when this returns `New`.
@@ -190,8 +194,8 @@ pub enum Addressing {
 /// nothing yet: whether bucket and credentials are right shows in the first request.
 pub async fn open(url: &str, options: &StoreOptions) -> Result<Arc<dyn Store>> {
     Ok(match url::parse(url)? {
-        url::Location::S3 { bucket, prefix } => return Err(Error::internal(format!("s3://{bucket}/{prefix}: not yet, {options:?}"))),
-        url::Location::Folder(path) => return Err(Error::internal(format!("{}: not yet", path.display()))),
+        url::Location::S3 { bucket, prefix } => Arc::new(S3Store::open(&bucket, &prefix, options).await?),
+        url::Location::Folder(path) => Arc::new(FolderStore::open(path, options.create_missing).await?),
         url::Location::Memory => Arc::new(MemoryStore::new()),
     })
 }
