@@ -93,6 +93,11 @@ impl Scripted {
         std::thread::spawn(move || {
             for (at, stream) in listener.incoming().enumerate() {
                 let mut reader = BufReader::new(stream.unwrap());
+                if reader.fill_buf().is_ok_and(|start| start.first() == Some(&0x16)) {
+                    // A TLS greeting: answered as a plain server would.
+                    let _ = reader.get_mut().write_all(answers[0].as_bytes());
+                    continue;
+                }
                 let mut line = String::new();
                 reader.read_line(&mut line).unwrap();
                 let mut headers = BTreeMap::new();
@@ -250,7 +255,8 @@ fn something_that_is_no_s3_server_is_told() {
 
 #[test]
 fn the_region_of_the_bucket_is_named() {
-    let moved = "HTTP/1.1 301 Moved Permanently\r\nx-amz-bucket-region: eu-north-1\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
+    let moved = "HTTP/1.1 301 Moved Permanently\r\nx-amz-bucket-region: eu-north-1\r\n\
+                 content-length: 0\r\nconnection: close\r\n\r\n";
     let server = Scripted::start(vec![moved.to_owned()]);
     let outcome = server.run("head", &[]);
     kind(&outcome, Kind::Config);
@@ -313,6 +319,15 @@ fn without_a_region_on_aws_it_says_how_to_set_it() {
     let outcome = run("get", "s3://bucket", &[("AWS_EC2_METADATA_DISABLED", "true")]);
     kind(&outcome, Kind::Config);
     assert!(outcome.contains("AWS_REGION"), "{outcome}");
+}
+
+#[test]
+fn https_to_a_plain_server_is_told() {
+    let server = Scripted::start(vec![answer("200 OK", "hello")]);
+    let https = server.url.replace("http://", "https://");
+    let outcome = server.run("get", &[("AWS_ENDPOINT_URL", &https)]);
+    kind(&outcome, Kind::Config);
+    assert!(outcome.contains("type http://"), "{outcome}");
 }
 
 #[test]

@@ -119,7 +119,8 @@ impl Store for FolderStore {
         let (prefix, start_after) = (prefix.to_owned(), start_after.map(str::to_owned));
         let limit = limit.unwrap_or(PAGE).max(1);
         // One more than asked for tells whether there is more.
-        let mut objects = self.blocking(move |folder| folder.walk(&prefix, start_after.as_deref(), limit + 1)).await?;
+        let mut objects =
+            self.blocking(move |folder| folder.walk(&prefix, start_after.as_deref(), limit.saturating_add(1))).await?;
         let truncated = objects.len() > limit;
         objects.truncate(limit);
         Ok(Listing { objects, truncated })
@@ -158,7 +159,7 @@ impl Folder {
             fs::create_dir_all(&self.root)?;
             for above in self.root.ancestors() {
                 // As far as we may: some of them belong to others.
-                let _ = File::open(above).and_then(|above| above.sync_all());
+                let _ = sync_folder(above);
             }
             let temporary = self.root.join(TEMPORARY);
             fs::create_dir_all(&temporary)?;
@@ -209,7 +210,7 @@ impl Folder {
             return Err(io::Error::from(ErrorKind::IsADirectory));
         }
         // Also for another writer's file, whose writer may have died before this.
-        File::open(parent)?.sync_all()?;
+        sync_folder(parent)?;
         Ok(created)
     }
 
@@ -224,7 +225,7 @@ impl Folder {
         let parent = folder.parent().unwrap_or(&self.root);
         self.make_folders(parent)?;
         make_folder(folder)?;
-        File::open(parent)?.sync_all()?;
+        sync_folder(parent)?;
         self.synced.lock().unwrap_or_else(PoisonError::into_inner).insert(folder.to_owned());
         Ok(())
     }
@@ -332,6 +333,14 @@ fn make_folder(folder: &Path) -> io::Result<()> {
         }
         Err(error) if error.kind() != ErrorKind::AlreadyExists => Err(error),
         _ => Ok(()),
+    }
+}
+
+/// Makes the names in a folder durable. Some network and user-space file systems cannot be asked to.
+fn sync_folder(folder: &Path) -> io::Result<()> {
+    match File::open(folder)?.sync_all() {
+        Err(error) if matches!(error.kind(), ErrorKind::InvalidInput | ErrorKind::Unsupported) => Ok(()),
+        synced => synced,
     }
 }
 

@@ -63,7 +63,8 @@ pub trait Store: Send + Sync + Debug {
     /// Exactly the bytes of the range; it is an error if the object is missing or shorter.
     async fn get_range(&self, key: &str, range: Range<u64>) -> Result<Bytes>;
 
-    /// Size and metadata, or `None` if there is no such object.
+    /// Size and metadata, or `None` if there is no such object. S3 cannot say here that the bucket is missing:
+    /// to find out, `get`.
     async fn head(&self, key: &str) -> Result<Option<Head>>;
 
     /// One page of objects whose keys begin with `prefix` and are greater than `start_after`, subfolders
@@ -210,6 +211,8 @@ pub(crate) fn check_key(prefix: &str, key: &str) -> Result<()> {
             _ if segment.len() > MAX_SEGMENT => {
                 return bad(format!("the part {segment:?} has {} bytes; stores take {MAX_SEGMENT}", segment.len()));
             }
+            // SeaweedFS makes a folder of it.
+            _ if segment.contains('\\') => return bad("it has a backslash".into()),
             _ if segment.chars().any(char::is_control) => return bad("it has a control character".into()),
             _ => {}
         }
@@ -240,7 +243,7 @@ mod tests {
     #[test]
     fn keys_that_some_store_refuses() {
         let long = "x".repeat(MAX_SEGMENT + 1);
-        for key in ["", "/a", "a/", "a//b", ".", "a/../b", "a/./b", "a\nb", ".tmp/x", ".tmp", &long] {
+        for key in ["", "/a", "a/", "a//b", ".", "a/../b", "a/./b", "a\nb", "a\\b", ".tmp/x", ".tmp", &long] {
             let error = check_key("", key).unwrap_err();
             assert_eq!(error.kind(), Kind::Failed, "{key:?}");
             assert!(!error.message().contains('\n'));

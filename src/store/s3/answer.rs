@@ -29,7 +29,9 @@ pub(super) enum Answer {
     Silent {
         why: String,
     },
-    NoCredentials {
+    NoCredentials,
+    /// The profile or the like has a mistake.
+    WrongCredentials {
         why: String,
     },
     /// The credentials are configured, but cannot be had at the moment.
@@ -45,7 +47,6 @@ pub(super) enum Answer {
 /// Who asked whom for what, for the message.
 pub(super) struct Asked<'a> {
     pub bucket: &'a str,
-    pub endpoint: &'a str,
     pub region: &'a str,
     /// "credentials from ... (access key ...)"
     pub credentials: &'a str,
@@ -57,12 +58,10 @@ impl Answer {
         E: ProvideErrorMetadata + StdError + Send + Sync + 'static,
     {
         if let Some(credentials) = causes(error).find_map(|cause| cause.downcast_ref::<CredentialsError>()) {
-            let why = innermost(credentials);
             return match credentials {
-                CredentialsError::CredentialsNotLoaded(_) | CredentialsError::InvalidConfiguration(_) => {
-                    Answer::NoCredentials { why }
-                }
-                _ => Answer::CredentialsLater { why },
+                CredentialsError::CredentialsNotLoaded(_) => Answer::NoCredentials,
+                CredentialsError::InvalidConfiguration(_) => Answer::WrongCredentials { why: innermost(credentials) },
+                _ => Answer::CredentialsLater { why: innermost(credentials) },
             };
         }
         match error {
@@ -101,13 +100,17 @@ impl Answer {
         matches!(self, Answer::Refused { status: 409, .. })
     }
 
+    /// The body that arrived does not fit its checksum.
+    pub(super) fn is_bad_digest(&self) -> bool {
+        matches!(self, Answer::Refused { code, .. } if code == "BadDigest" || code == "XAmzContentChecksumMismatch")
+    }
+
     /// `x-amz-checksum-sha256` is not known there (Backblaze: 400 and the header's name; others: 501).
     pub(super) fn is_checksum_unknown(&self) -> bool {
         match self {
             Answer::Refused { status: 501, .. } => true,
             Answer::Refused { status: 400, code, message, .. } => {
-                !["BadDigest", "InvalidDigest", "XAmzContentChecksumMismatch"].contains(&code.as_str())
-                    && message.to_ascii_lowercase().contains("checksum")
+                !self.is_bad_digest() && code != "InvalidDigest" && message.to_ascii_lowercase().contains("checksum")
             }
             _ => false,
         }
@@ -115,7 +118,7 @@ impl Answer {
 
     /// What to do about it, and a text without "who and where".
     pub(super) fn explain(&self, asked: &Asked<'_>) -> (Kind, String) {
-        let Asked { bucket, endpoint, region, credentials } = asked;
+        let Asked { bucket, region, credentials } = asked;
         let config = |text: String| (Kind::Config, text);
         match self {
             Answer::Refused { status, code, message, region: other } => {
@@ -136,7 +139,8 @@ impl Answer {
                         }
                     },
                     (_, "InvalidAccessKeyId" | "InvalidClientTokenId") => config(format!(
-                        "the store does not know the {credentials}: check AWS_PROFILE, AWS_ACCESS_KEY_ID, and that the endpoint is the right one ({said})"
+                        "the store does not know the {credentials}: check AWS_PROFILE, AWS_ACCESS_KEY_ID, \
+                         and that the endpoint is the right one ({said})"
                     )),
                     (_, "SignatureDoesNotMatch") => config(format!(
                         "wrong secret key in the {credentials}: check AWS_SECRET_ACCESS_KEY or the profile ({said})"
@@ -149,7 +153,9 @@ impl Answer {
                         (Kind::Unavailable, format!("the store is full: make room ({said})"))
                     }
                     (401 | 403, _) => config(format!(
-                        "access denied to the {credentials}: the policy must allow s3:GetObject, s3:PutObject and, on the bucket, s3:ListBucket (without it even an absent object answers 403) ({said})"
+                        "access denied to the {credentials}: check them, and the policy, which must allow s3:GetObject, \
+                         s3:PutObject and, on the bucket, s3:ListBucket (without it even an absent object answers 403) \
+                         ({said})"
                     )),
                     (501, _) => config(format!(
                         "the store cannot do this; If-None-Match on PutObject and ListObjectsV2 are needed ({said})"
@@ -166,12 +172,17 @@ impl Answer {
                 config(format!("that is no S3 server (HTTP {status} without an S3 answer): correct --endpoint-url"))
             }
             Answer::Silent { why } if why.contains("invalid peer certificate") => config(format!(
-                "its certificate is not trusted ({why}): name your CA's PEM file in AWS_CA_BUNDLE, or correct the host name"
+                "its certificate is not trusted ({why}): name your CA's PEM file in AWS_CA_BUNDLE, \
+                 or correct the host name"
             )),
-            Answer::Silent { why } => (Kind::Unavailable, format!("no answer from {endpoint} ({why})")),
-            Answer::NoCredentials { why } => config(format!(
-                "no AWS credentials found ({why}): set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
-            )),
+            Answer::Silent { why } if why.contains("InvalidContentType") => {
+                config(format!("it does not speak TLS ({why}): type http:// in --endpoint-url"))
+            }
+            Answer::Silent { why } => (Kind::Unavailable, format!("no answer ({why})")),
+            Answer::NoCredentials => config(
+                "no AWS credentials found: set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY".into(),
+            ),
+            Answer::WrongCredentials { why } => config(format!("the AWS credentials are set up wrongly ({why})")),
             Answer::CredentialsLater { why } => (Kind::Unavailable, format!("AWS credentials cannot be had ({why})")),
             Answer::Unsent { why } => (Kind::Failed, format!("the request cannot be sent ({why})")),
         }
@@ -211,12 +222,8 @@ fn one_line(text: &str) -> String {
 mod tests {
     use super::*;
 
-    const ASKED: Asked<'_> = Asked {
-        bucket: "dlq",
-        endpoint: "http://127.0.0.1:9000",
-        region: "eu-west-1",
-        credentials: "credentials from Environment (access key AKIA…)",
-    };
+    const ASKED: Asked<'_> =
+        Asked { bucket: "dlq", region: "eu-west-1", credentials: "credentials from Environment (access key AKIA…)" };
 
     fn refused(status: u16, code: &str) -> Answer {
         Answer::Refused { status, code: code.into(), message: "Told\n  so.".into(), region: None }

@@ -24,8 +24,8 @@ use crate::error::{Error, Result};
 use crate::store::{Addressing, StoreOptions};
 
 pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// For one attempt of a request without a large body.
-pub(super) const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(30);
+/// For one attempt, until the answer begins; a large body to send gets more.
+pub(super) const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(20);
 /// A transfer that moves nothing for so long is broken.
 const STALL: Duration = Duration::from_secs(20);
 const ATTEMPTS: u32 = 3;
