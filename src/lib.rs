@@ -4,5 +4,6 @@
 pub mod error;
 pub mod kafka;
 pub mod record;
+pub mod store;
 
 pub use error::{Error, Kind, Result};
