@@ -2,6 +2,8 @@
 //! archived records to Kafka.
 
 pub mod error;
+pub mod format;
+pub mod layout;
 pub mod record;
 
 pub use error::{Error, Kind, Result};
