@@ -186,9 +186,42 @@ mod tests {
     #[test]
     fn names_that_engines_read_as_something_else_are_escaped() {
         for name in [
-            "007", "1e3", "1d", "2f", "0x1F", "-5", "T1", "e5", "a", "", "epoch", "Epoch", "NaN", "inf", "INFINITY",
-            "true", "False", "NULL", "none", "_x", ".x", "x_", "a.b", "__HIVE_DEFAULT_PARTITION__", "ab/cd", "ab cd",
-            "ab=cd", "ab%20", "ab:c", "ab.deadbeef", "ab.DEADBEEF", "größe", "日本語", "a\0b", "..", "p-x.0123abcd",
+            "007",
+            "1e3",
+            "1d",
+            "2f",
+            "0x1F",
+            "-5",
+            "T1",
+            "e5",
+            "a",
+            "",
+            "epoch",
+            "Epoch",
+            "NaN",
+            "inf",
+            "INFINITY",
+            "true",
+            "False",
+            "NULL",
+            "none",
+            "_x",
+            ".x",
+            "x_",
+            "a.b",
+            "__HIVE_DEFAULT_PARTITION__",
+            "ab/cd",
+            "ab cd",
+            "ab=cd",
+            "ab%20",
+            "ab:c",
+            "ab.deadbeef",
+            "ab.DEADBEEF",
+            "größe",
+            "日本語",
+            "a\0b",
+            "..",
+            "p-x.0123abcd",
         ] {
             let escaped = escape(name);
             assert!(escaped.starts_with("p-"), "{name} -> {escaped}");
@@ -244,7 +277,8 @@ mod tests {
 
     #[test]
     fn no_topic_imitates_a_later_generation() {
-        let key = |topic, partition, generation| data_key(topic, partition, generation, 0, 1, NO_DATE, "pipe", "parquet");
+        let key =
+            |topic, partition, generation| data_key(topic, partition, generation, 0, 1, NO_DATE, "pipe", "parquet");
         let second = key("ab", 7, 2);
         for (topic, partition) in [("ab-7.g2", 7), ("ab-7.g2.", 0), ("ab", 7), ("ab-7", 2)] {
             assert_ne!(key(topic, partition, 1), second);

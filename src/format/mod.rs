@@ -36,12 +36,8 @@ pub enum Format {
 }
 
 impl Format {
-    pub const ALL: [Self; 4] = [
-        Self::Parquet,
-        Self::Jsonl(Compression::Gzip),
-        Self::Jsonl(Compression::Zstd),
-        Self::Jsonl(Compression::None),
-    ];
+    pub const ALL: [Self; 4] =
+        [Self::Parquet, Self::Jsonl(Compression::Gzip), Self::Jsonl(Compression::Zstd), Self::Jsonl(Compression::None)];
 
     /// The extension of object names, without the dot.
     pub fn extension(self) -> &'static str {
