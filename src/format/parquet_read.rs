@@ -1,0 +1,243 @@
+//! Records from Parquet.
+//!
+//! Owns the check that a file has this schema, projection, and the way from Arrow arrays back to records. Columns
+//! that a later schema version added are passed over. Invariant: a damaged or foreign file is an error of kind
+//! corrupt, never a panic.
+
+use super::row::{self, Cells};
+use super::schema::{self, COLUMNS, Column, Type};
+use super::{ArchivedRecord, Projection};
+use crate::error::{Error, Result};
+use crate::record::{Header, RawBatch, TimestampType};
+use arrow_array::cast::AsArray;
+use arrow_array::types::{Int32Type, Int64Type, TimestampMicrosecondType};
+use arrow_array::{Array, BinaryArray, Int32Array, Int64Array, ListArray, RecordBatch, StringArray};
+use arrow_array::{PrimitiveArray, TimestampMicrosecondArray};
+use arrow_schema::Schema;
+use bytes::Bytes;
+use parquet::arrow::ProjectionMask;
+use parquet::arrow::arrow_reader::{ArrowReaderOptions, ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder};
+use std::borrow::Cow;
+use std::ops::ControlFlow;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// Uncompressed bytes that are decoded at once, about.
+const BATCH_BYTES: i64 = 8 << 20;
+const BATCH_ROWS: i64 = 1024;
+
+pub(super) fn read(
+    data: Bytes,
+    projection: Projection,
+    visit: &mut dyn FnMut(ArchivedRecord<'_>) -> Result<ControlFlow<()>>,
+) -> Result<()> {
+    let payload = projection == Projection::All;
+    let mut reader = open(data, |c| payload || !c.is_payload())?;
+    while let Some(batch) = next(&mut reader)? {
+        let headers = if payload { headers(&batch)? } else { RawBatch::new() };
+        let none = no_headers();
+        let mut row = Batch { columns: columns(&batch)?, column: 0, row: 0 };
+        for i in 0..batch.num_rows() {
+            (row.row, row.column) = (i, 0);
+            let read = row::read(&mut row, payload)?;
+            let headers = if payload { headers.get(i).headers } else { none.get(0).headers };
+            if read.with(headers, &mut *visit)?.is_break() {
+                return Ok(());
+            }
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn offsets(data: Bytes) -> Result<Vec<i64>> {
+    let mut reader = open(data, |c| c.name == "kafka_offset")?;
+    let mut offsets = Vec::new();
+    while let Some(batch) = next(&mut reader)? {
+        offsets.extend_from_slice(batch.column(0).as_primitive::<Int64Type>().values());
+    }
+    Ok(offsets)
+}
+
+fn corrupt(what: impl std::fmt::Display) -> Error {
+    Error::corrupt(format!("not a readable Parquet object of this archive: {what}"))
+}
+
+/// The Parquet library is meant to answer with errors, but its decoders can panic on damaged bytes.
+fn guarded<T>(f: impl FnOnce() -> Result<T>) -> Result<T> {
+    catch_unwind(AssertUnwindSafe(f)).unwrap_or_else(|_| Err(corrupt("its pages are damaged")))
+}
+
+fn next(reader: &mut ParquetRecordBatchReader) -> Result<Option<RecordBatch>> {
+    guarded(|| reader.next().transpose().map_err(corrupt))
+}
+
+fn open(data: Bytes, wanted: impl Fn(&Column) -> bool) -> Result<ParquetRecordBatchReader> {
+    guarded(|| {
+        let options = ArrowReaderOptions::new().with_skip_arrow_metadata(true);
+        let builder = ParquetRecordBatchReaderBuilder::try_new_with_options(data, options).map_err(corrupt)?;
+        let file = builder.metadata().file_metadata();
+        let version = file
+            .key_value_metadata()
+            .and_then(|pairs| pairs.iter().find(|p| p.key == schema::META_SCHEMA_VERSION))
+            .and_then(|p| p.value.as_deref()?.parse::<u32>().ok());
+        if version.is_none_or(|v| v == 0) {
+            return Err(corrupt("its footer has no schema version"));
+        }
+        check(builder.schema())?;
+        let roots: Vec<usize> = (0..COLUMNS.len()).filter(|i| wanted(&COLUMNS[*i])).collect();
+        let mask = ProjectionMask::roots(builder.parquet_schema(), roots);
+        let groups = builder.metadata().row_groups();
+        let (rows, bytes) = groups
+            .iter()
+            .fold((0i64, 0i64), |(r, b), g| (r.saturating_add(g.num_rows()), b.saturating_add(g.total_byte_size())));
+        let batch = (BATCH_BYTES / (bytes / rows.max(1)).max(1)).clamp(1, BATCH_ROWS) as usize;
+        builder.with_projection(mask).with_batch_size(batch).build().map_err(corrupt)
+    })
+}
+
+/// The file begins with this version's columns, in order.
+fn check(file: &Schema) -> Result<()> {
+    let ours = schema::arrow_schema();
+    for (i, want) in ours.fields().iter().enumerate() {
+        match file.fields().get(i) {
+            Some(has) if has.name() == want.name() && has.data_type() == want.data_type() => {}
+            Some(has) => {
+                let (has, ty) = (has.name(), has.data_type());
+                return Err(corrupt(format!(
+                    "column {i} is {has} of {ty}, not {} of {}",
+                    want.name(),
+                    want.data_type()
+                )));
+            }
+            None => return Err(corrupt(format!("it has no column {}", want.name()))),
+        }
+    }
+    Ok(())
+}
+
+/// One batch's arrays by their place in the table of columns.
+struct Batch<'a> {
+    columns: Vec<Values<'a>>,
+    column: usize,
+    row: usize,
+}
+
+#[derive(Clone, Copy)]
+enum Values<'a> {
+    NotRead,
+    Text(&'a StringArray),
+    Bytes(&'a BinaryArray),
+    Int32(&'a Int32Array),
+    Int64(&'a Int64Array),
+    Timestamp(&'a TimestampMicrosecondArray),
+}
+
+fn columns(batch: &RecordBatch) -> Result<Vec<Values<'_>>> {
+    let missing = |c: &Column| corrupt(format!("column {} has another type than its footer says", c.name));
+    COLUMNS
+        .iter()
+        .map(|c| {
+            let Some(array) = batch.column_by_name(c.name) else { return Ok(Values::NotRead) };
+            match c.ty {
+                Type::Text => array.as_string_opt().map(Values::Text),
+                Type::Bytes => array.as_binary_opt().map(Values::Bytes),
+                Type::Int32 => array.as_primitive_opt::<Int32Type>().map(Values::Int32),
+                Type::Int64 => array.as_primitive_opt::<Int64Type>().map(Values::Int64),
+                Type::Timestamp => array.as_primitive_opt::<TimestampMicrosecondType>().map(Values::Timestamp),
+                Type::Headers => Some(Values::NotRead),
+            }
+            .ok_or_else(|| missing(c))
+        })
+        .collect()
+}
+
+impl<'a> Batch<'a> {
+    fn next(&mut self) -> Values<'a> {
+        let values = self.columns.get(self.column).copied().unwrap_or(Values::NotRead);
+        self.column += 1;
+        values
+    }
+    fn wrong<T>(&self) -> Result<Option<T>> {
+        Err(Error::internal(format!("column {} is read as another type", self.column - 1)))
+    }
+}
+
+fn primitive<T: arrow_array::ArrowPrimitiveType>(array: &PrimitiveArray<T>, row: usize) -> Option<T::Native> {
+    array.is_valid(row).then(|| array.value(row))
+}
+
+impl<'a> Cells<'a> for Batch<'a> {
+    fn text(&mut self) -> Result<Option<Cow<'a, str>>> {
+        match self.next() {
+            Values::Text(a) => Ok(a.is_valid(self.row).then(|| Cow::Borrowed(a.value(self.row)))),
+            Values::NotRead => Ok(None),
+            _ => self.wrong(),
+        }
+    }
+    fn bytes(&mut self) -> Result<Option<Cow<'a, [u8]>>> {
+        match self.next() {
+            Values::Bytes(a) => Ok(a.is_valid(self.row).then(|| Cow::Borrowed(a.value(self.row)))),
+            Values::NotRead => Ok(None),
+            _ => self.wrong(),
+        }
+    }
+    fn int32(&mut self) -> Result<Option<i32>> {
+        match self.next() {
+            Values::Int32(a) => Ok(primitive(a, self.row)),
+            Values::NotRead => Ok(None),
+            _ => self.wrong(),
+        }
+    }
+    fn int64(&mut self) -> Result<Option<i64>> {
+        match self.next() {
+            Values::Int64(a) => Ok(primitive(a, self.row)),
+            Values::NotRead => Ok(None),
+            _ => self.wrong(),
+        }
+    }
+    fn timestamp(&mut self) -> Result<Option<i64>> {
+        match self.next() {
+            Values::Timestamp(a) => Ok(primitive(a, self.row)),
+            Values::NotRead => Ok(None),
+            _ => self.wrong(),
+        }
+    }
+    fn skip(&mut self) {
+        self.column += 1;
+    }
+}
+
+/// One record without headers.
+fn no_headers() -> RawBatch {
+    let mut none = RawBatch::new();
+    none.push(0, 0, TimestampType::CreateTime, -1, None, None, std::iter::empty());
+    none
+}
+
+/// The headers of all rows, in an arena of records that have nothing else.
+fn headers(batch: &RecordBatch) -> Result<RawBatch> {
+    let missing = || corrupt("column kafka_headers has another type than its footer says");
+    let list: &ListArray = batch.column_by_name("kafka_headers").and_then(|a| a.as_list_opt()).ok_or_else(missing)?;
+    let fields = list.values().as_struct_opt().ok_or_else(missing)?;
+    let (Some(name), Some(name_bytes), Some(value_text), Some(value_bytes)) = (
+        fields.column_by_name("name").and_then(|a| a.as_string_opt::<i32>()),
+        fields.column_by_name("name_bytes").and_then(|a| a.as_binary_opt::<i32>()),
+        fields.column_by_name("value_text").and_then(|a| a.as_string_opt::<i32>()),
+        fields.column_by_name("value_bytes").and_then(|a| a.as_binary_opt::<i32>()),
+    ) else {
+        return Err(missing());
+    };
+    let header = |i: usize| Header {
+        name: if name_bytes.is_valid(i) { name_bytes.value(i) } else { name.value(i).as_bytes() },
+        value: match (value_text.is_valid(i), value_bytes.is_valid(i)) {
+            (true, _) => Some(value_text.value(i).as_bytes()),
+            (false, true) => Some(value_bytes.value(i)),
+            (false, false) => None,
+        },
+    };
+    let mut out = RawBatch::new();
+    for range in list.value_offsets().windows(2) {
+        let range = range[0] as usize..range[1] as usize;
+        out.push(0, 0, TimestampType::CreateTime, -1, None, None, range.map(header));
+    }
+    Ok(out)
+}
