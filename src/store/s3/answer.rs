@@ -153,8 +153,8 @@ impl Answer {
                         (Kind::Unavailable, format!("the store is full: make room ({said})"))
                     }
                     (401 | 403, _) => config(format!(
-                        "access denied to the {credentials}: check them, and the policy, which must allow s3:GetObject, \
-                         s3:PutObject and, on the bucket, s3:ListBucket (without it even an absent object answers 403) \
+                        "access denied to the {credentials}: check them, and the policy, which must allow \
+                         s3:GetObject, s3:PutObject and, on the bucket, s3:ListBucket (without it even an absent object answers 403) \
                          ({said})"
                     )),
                     (501, _) => config(format!(
