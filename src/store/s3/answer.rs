@@ -153,9 +153,9 @@ impl Answer {
                         (Kind::Unavailable, format!("the store is full: make room ({said})"))
                     }
                     (401 | 403, _) => config(format!(
-                        "access denied to the {credentials}: check them, and the policy, which must allow s3:GetObject, \
-                         s3:PutObject and, on the bucket, s3:ListBucket (without it even an absent object answers 403) \
-                         ({said})"
+                        "access denied to the {credentials}: check them, and the policy, which must allow \
+                         s3:GetObject, s3:PutObject and, on the bucket, s3:ListBucket (without it even an absent \
+                         object answers 403) ({said})"
                     )),
                     (501, _) => config(format!(
                         "the store cannot do this; If-None-Match on PutObject and ListObjectsV2 are needed ({said})"
