@@ -116,7 +116,7 @@ impl<'a> Headers<'a> {
     pub fn is_empty(&self) -> bool {
         self.lens.is_empty()
     }
-    pub fn iter(&self) -> impl Iterator<Item = Header<'a>> + use<'a> {
+    pub fn iter(&self) -> impl Iterator<Item = Header<'a>> + Clone + use<'a> {
         let (lens, mut bytes) = (self.lens, self.bytes);
         lens.iter().map(move |len| {
             let (name, rest) = bytes.split_at(len.name as usize);
