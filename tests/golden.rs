@@ -123,7 +123,10 @@ fn check(name: &str) {
         assert_eq!(record["id"].as_str(), Some(id.as_str()), "{name}: order of the records");
         let mut wanted = common.clone();
         for column in record.get("null").and_then(|n| n.as_array()).into_iter().flatten() {
-            assert!(wanted.remove(column.as_str().unwrap()).is_some(), "{name}: {id}: null {column} is not in [common]");
+            assert!(
+                wanted.remove(column.as_str().unwrap()).is_some(),
+                "{name}: {id}: null {column} is not in [common]"
+            );
         }
         wanted.extend(record.as_table().unwrap().clone().into_iter().filter(|(k, _)| k != "id" && k != "null"));
         let d = dialects.decode(&fixture.topic, fixture.partition, &raw);

@@ -127,7 +127,7 @@ impl Index {
         let mut found = Vec::new();
         let read = code::attributes(
             raw.value.unwrap_or_default(),
-            |name| self.names.contains_key(named(name).as_bytes()),
+            |name| self.asks_for(named(name).as_bytes()),
             |name, value| found.push((named(name), value)),
         );
         if !read {
@@ -142,6 +142,10 @@ impl Index {
             });
             self.put(walk, first + i, name.as_bytes(), value, None);
         }
+    }
+
+    fn asks_for(&self, name: &[u8]) -> bool {
+        self.names.contains_key(name) || self.any_prefixes.iter().any(|(prefix, _)| name.starts_with(prefix))
     }
 
     /// `raw` is the value as a header has it, for the two headers that no table reads.

@@ -111,7 +111,7 @@ fn integer(bytes: &[u8], encoding: Encoding) -> Result<i64, &'static str> {
         (Encoding::BeInt64, _) => Err("not 8 bytes"),
         (Encoding::BeSigned, _) => Err("not 1 to 8 bytes"),
         (Encoding::DecimalOrBe, 4 | 8) if !bytes.iter().all(u8::is_ascii_digit) => {
-            // "-123" is no position that anyone writes in four characters, 0x2d313233 would be an absurd one.
+            // "-123" too is decimal, and then out of range: big-endian it would be an absurd number.
             decimal(bytes).or(Ok(big_endian(bytes)))
         }
         _ => decimal(bytes),
