@@ -19,7 +19,7 @@ use crate::ledger::{
 };
 use crate::record::{RawBatch, TopicPartition};
 use crate::store::{Created, ObjectMeta};
-use futures::{StreamExt, TryStreamExt, stream};
+use futures::{FutureExt, StreamExt, TryStreamExt, stream};
 use roaring::RoaringTreemap;
 use std::collections::HashMap;
 use std::ops::ControlFlow;
@@ -251,25 +251,35 @@ impl Writer<'_> {
         records: &Arc<RawBatch>,
         groups: &[Group],
     ) -> Result<Vec<(DataObject, RoaringTreemap)>> {
-        stream::iter(objects.iter().zip(groups))
+        let work: Vec<_> = objects
+            .iter()
+            .zip(groups)
             .map(|(object, group)| {
-                let (shared, intent, records) = (self.shared().clone(), intent.clone(), records.clone());
-                let (planned, rows) = (object.clone(), group.rows.clone());
-                let intent_key = layout::intent_key(&self.partition.prefix, intent.from);
-                async move {
-                    let encoded = self
-                        .encode_thread(move || {
-                            let rows = rows.iter().map(|&row| records.get(row as usize));
-                            let cluster_id = shared.archive.kafka_cluster_id.as_deref();
-                            cut::encode(&intent, &planned, cluster_id, rows, format, &shared.tables, &intent_key)
-                        })
-                        .await?;
-                    self.create_object(object, encoded).await
-                }
+                let rows = group.rows.clone();
+                self.encode_and_create(intent.clone(), object.clone(), rows, format, records.clone()).boxed()
             })
-            .buffered(OBJECTS_AT_A_TIME)
-            .try_collect()
-            .await
+            .collect();
+        stream::iter(work).buffered(OBJECTS_AT_A_TIME).try_collect().await
+    }
+
+    async fn encode_and_create(
+        &self,
+        intent: Arc<Intent>,
+        object: IntentObject,
+        rows: Vec<u32>,
+        format: Format,
+        records: Arc<RawBatch>,
+    ) -> Result<(DataObject, RoaringTreemap)> {
+        let (shared, planned) = (self.shared().clone(), object.clone());
+        let intent_key = layout::intent_key(&self.partition.prefix, intent.from);
+        let encoded = self
+            .encode_thread(move || {
+                let rows = rows.iter().map(|&row| records.get(row as usize));
+                let cluster_id = shared.archive.kafka_cluster_id.as_deref();
+                cut::encode(&intent, &planned, cluster_id, rows, format, &shared.tables, &intent_key)
+            })
+            .await?;
+        self.create_object(&object, encoded).await
     }
 
     /// Creates one object, or finds what is there under its name. Returns what the manifest says of it and the

@@ -454,13 +454,13 @@ impl Reader {
     }
 
     fn each(&self) -> impl Iterator<Item = (TopicPartition, &Part)> {
-        self.parts.iter().flat_map(|(topic, parts)| parts.iter().map(|(p, part)| (TopicPartition::new(topic, *p), part)))
+        self.parts.iter().flat_map(|(topic, parts)| parts.iter().map(move |(p, part)| (TopicPartition::new(topic, *p), part)))
     }
 
     fn each_mut(&mut self) -> impl Iterator<Item = (TopicPartition, &mut Part)> {
         self.parts
             .iter_mut()
-            .flat_map(|(topic, parts)| parts.iter_mut().map(|(p, part)| (TopicPartition::new(topic, *p), part)))
+            .flat_map(|(topic, parts)| parts.iter_mut().map(move |(p, part)| (TopicPartition::new(topic, *p), part)))
     }
 }
 
