@@ -2,9 +2,11 @@
 //! archived records to Kafka.
 
 pub mod archive;
+pub mod cli;
 pub mod cut;
 pub mod dialect;
 pub mod error;
+pub mod filter;
 pub mod format;
 pub mod kafka;
 pub mod layout;

@@ -156,10 +156,9 @@ async fn load_once(store: &dyn Store, prefix: &str) -> Result<Option<Loaded>> {
 
 /// Reads a document that a listing named.
 pub async fn read<T: serde::de::DeserializeOwned>(store: &dyn Store, key: &str) -> Result<(T, Bytes)> {
-    let bytes = store
-        .get(key)
-        .await?
-        .ok_or_else(|| Error::corrupt(format!("{key} was listed and is not there: something deletes ledger objects")))?;
+    let bytes = store.get(key).await?.ok_or_else(|| {
+        Error::corrupt(format!("{key} was listed and is not there: something deletes ledger objects"))
+    })?;
     Ok((from_bytes(key, &bytes)?, bytes))
 }
 

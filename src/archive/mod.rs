@@ -195,7 +195,13 @@ pub async fn run(
         })
         .await?;
     let group = options.group.clone().unwrap_or_else(|| archive.default_group());
-    tracing::info!(archive = store.url(), archive_id = archive.archive_id, group, once = options.once, "archive opened");
+    tracing::info!(
+        archive = store.url(),
+        archive_id = archive.archive_id,
+        group,
+        once = options.once,
+        "archive opened"
+    );
 
     let consumer = Consumer::new(&connection, &group)?;
     let partitions: Vec<TopicPartition> =
@@ -237,10 +243,7 @@ pub async fn run(
 }
 
 /// Waits for the brokers, asks for their cluster id and checks the topics.
-async fn connect(
-    admin: Admin,
-    options: &Options,
-) -> Result<(Admin, Option<String>, Vec<crate::kafka::TopicInfo>)> {
+async fn connect(admin: Admin, options: &Options) -> Result<(Admin, Option<String>, Vec<crate::kafka::TopicInfo>)> {
     let (topics, timeout) = (options.topics.clone(), options.start_timeout);
     tokio::task::spawn_blocking(move || {
         admin.wait(timeout)?;
@@ -353,7 +356,9 @@ impl Tasks {
     fn stop(&mut self, tp: TopicPartition, error: Error) {
         // At shutdown an outage that was being waited out is no fault of the partition's.
         if error.kind() == Kind::Unavailable && self.patience.stage() > Stage::Running {
-            tracing::warn!("{tp}: not everything that was read is archived: {error}. Kafka has it, the next run goes on");
+            tracing::warn!(
+                "{tp}: not everything that was read is archived: {error}. Kafka has it, the next run goes on"
+            );
             return;
         }
         tracing::error!("{tp}: stopped: {error}");

@@ -133,9 +133,9 @@ impl Partition {
             Err(e) if e.kind() == Kind::Fenced => {}
             Err(e) => return Err(e),
         }
-        self.wait_out("load the ledger", || io::load(self.store(), &self.tp, GENERATION))
-            .await?
-            .ok_or_else(|| Error::corrupt(format!("{key} was created and is not there: something deletes ledger objects")))
+        self.wait_out("load the ledger", || io::load(self.store(), &self.tp, GENERATION)).await?.ok_or_else(|| {
+            Error::corrupt(format!("{key} was created and is not there: something deletes ledger objects"))
+        })
     }
 
     fn store(&self) -> &dyn crate::store::Store {
@@ -151,7 +151,11 @@ impl Partition {
         self.patience
             .wait_out(&format!("{}: {doing}", self.tp), || {
                 let attempt = attempt();
-                async { attempt.await.map_err(|e| if e.kind() == Kind::Config { Error::unavailable(e.message()) } else { e }) }
+                async {
+                    attempt
+                        .await
+                        .map_err(|e| if e.kind() == Kind::Config { Error::unavailable(e.message()) } else { e })
+                }
             })
             .await
     }
@@ -284,11 +288,7 @@ impl Writer<'_> {
 
     /// Creates one object, or finds what is there under its name. Returns what the manifest says of it and the
     /// offsets it has.
-    async fn create_object(
-        &self,
-        planned: &IntentObject,
-        encoded: Encoded,
-    ) -> Result<(DataObject, RoaringTreemap)> {
+    async fn create_object(&self, planned: &IntentObject, encoded: Encoded) -> Result<(DataObject, RoaringTreemap)> {
         let Encoded { bytes, object } = encoded;
         let format = Format::of_key(&object.key).unwrap_or_default();
         let missing = planned.rows - object.rows;
@@ -300,10 +300,8 @@ impl Writer<'_> {
         }
         let key = object.key.clone();
         let store = self.partition.store();
-        let created = self
-            .partition
-            .wait_out("create a data object", || store.create(&key, bytes.clone(), &meta))
-            .await?;
+        let created =
+            self.partition.wait_out("create a data object", || store.create(&key, bytes.clone(), &meta)).await?;
         let ours = match created {
             Created::New => true,
             Created::Exists => {
@@ -321,9 +319,10 @@ impl Writer<'_> {
     /// Reads an object of an intent that is in the store.
     async fn found_object(&self, planned: &IntentObject) -> Result<(DataObject, RoaringTreemap)> {
         let store = self.partition.store();
-        let bytes = self.partition.wait_out("read a data object", || store.get(&planned.key)).await?.ok_or_else(|| {
-            Error::corrupt(format!("data object {} was there and is not: something deletes objects", planned.key))
-        })?;
+        let bytes =
+            self.partition.wait_out("read a data object", || store.get(&planned.key)).await?.ok_or_else(|| {
+                Error::corrupt(format!("data object {} was there and is not: something deletes objects", planned.key))
+            })?;
         let planned = planned.clone();
         self.encode_thread(move || cut::describe(&planned, bytes)).await
     }

@@ -20,11 +20,19 @@ use super::patience::Stage;
 
 /// From the poll thread to the partitions' tasks.
 pub enum Event {
-    Assigned { tp: TopicPartition, assignment: u64 },
-    Revoked { tp: TopicPartition },
+    Assigned {
+        tp: TopicPartition,
+        assignment: u64,
+    },
+    Revoked {
+        tp: TopicPartition,
+    },
     Batch(Batch),
     /// A partition cannot go on; the others do.
-    Stopped { tp: TopicPartition, error: Error },
+    Stopped {
+        tp: TopicPartition,
+        error: Error,
+    },
     /// The thread ended.
     Ended(Result<()>),
 }
@@ -41,13 +49,30 @@ pub struct Batch {
 /// From the partitions' tasks to the poll thread.
 pub enum Command {
     /// Read `tp` from `offset`. `end`: the log end seen at start; with `--once` the partition is done there.
-    Start { tp: TopicPartition, assignment: u64, offset: i64, leader_epoch: i32, end: i64 },
+    Start {
+        tp: TopicPartition,
+        assignment: u64,
+        offset: i64,
+        leader_epoch: i32,
+        end: i64,
+    },
     /// A batch's memory is free; `durable`: up to where the archive reaches now.
-    Done { tp: TopicPartition, assignment: u64, memory: usize, durable: Option<i64> },
+    Done {
+        tp: TopicPartition,
+        assignment: u64,
+        memory: usize,
+        durable: Option<i64>,
+    },
     /// Forget what was read and begin anew.
-    Restart { tp: TopicPartition, assignment: u64 },
+    Restart {
+        tp: TopicPartition,
+        assignment: u64,
+    },
     /// This partition is stopped.
-    Stop { tp: TopicPartition, assignment: u64 },
+    Stop {
+        tp: TopicPartition,
+        assignment: u64,
+    },
     Shutdown(Stage),
 }
 
@@ -454,7 +479,9 @@ impl Reader {
     }
 
     fn each(&self) -> impl Iterator<Item = (TopicPartition, &Part)> {
-        self.parts.iter().flat_map(|(topic, parts)| parts.iter().map(move |(p, part)| (TopicPartition::new(topic, *p), part)))
+        self.parts
+            .iter()
+            .flat_map(|(topic, parts)| parts.iter().map(move |(p, part)| (TopicPartition::new(topic, *p), part)))
     }
 
     fn each_mut(&mut self) -> impl Iterator<Item = (TopicPartition, &mut Part)> {

@@ -70,8 +70,8 @@ impl Admin {
                 Ok(_) => return Ok(()),
                 Err(e) => {
                     let e = self.error("no broker answers", &e);
-                    let refused = e.kind() == crate::Kind::Config
-                        || self.consumer.last_error().is_some_and(|t| is_refusal(&t));
+                    let refused =
+                        e.kind() == crate::Kind::Config || self.consumer.last_error().is_some_and(|t| is_refusal(&t));
                     if refused {
                         return Err(Error::config(format!(
                             "{}. Check the security settings (-X, --kafka-config)",
@@ -92,10 +92,7 @@ impl Admin {
     /// # Errors
     /// [`crate::Kind::Config`] for a name that does not exist, or a pattern that is not a regular expression.
     pub fn topics(&self, names: &[String], timeout: Duration) -> Result<Vec<TopicInfo>> {
-        let metadata = self
-            .client()
-            .fetch_metadata(None, timeout)
-            .map_err(|e| self.error("cannot list topics", &e))?;
+        let metadata = self.client().fetch_metadata(None, timeout).map_err(|e| self.error("cannot list topics", &e))?;
         let mut all: Vec<TopicInfo> = metadata
             .topics()
             .iter()
@@ -190,7 +187,12 @@ impl Admin {
     }
 
     /// Makes a topic with replication factor 1 and these settings. For tests and benches.
-    pub async fn create_topic(connection: &Connection, name: &str, partitions: i32, config: &[(&str, &str)]) -> Result<()> {
+    pub async fn create_topic(
+        connection: &Connection,
+        name: &str,
+        partitions: i32,
+        config: &[(&str, &str)],
+    ) -> Result<()> {
         use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
         let doing = format!("cannot create topic {name}");
         let admin: AdminClient<rdkafka::client::DefaultClientContext> =
@@ -199,10 +201,7 @@ impl Admin {
         for (key, value) in config {
             topic = topic.set(key, value);
         }
-        let results = admin
-            .create_topics([&topic], &AdminOptions::new())
-            .await
-            .map_err(|e| error(&doing, &e, None))?;
+        let results = admin.create_topics([&topic], &AdminOptions::new()).await.map_err(|e| error(&doing, &e, None))?;
         match results.into_iter().next() {
             Some(Err((_, code))) => Err(Error::failed(format!("{doing}: {code}"))),
             _ => Ok(()),
@@ -213,7 +212,9 @@ impl Admin {
 /// What a broker or TLS says when settings, not patience, are missing.
 fn is_refusal(text: &str) -> bool {
     let text = text.to_ascii_lowercase();
-    ["authentication", "ssl handshake failed", "sasl", "certificate", "failed to verify"].iter().any(|t| text.contains(t))
+    ["authentication", "ssl handshake failed", "sasl", "certificate", "failed to verify"]
+        .iter()
+        .any(|t| text.contains(t))
 }
 
 /// The candidate with the longest common start, if that is most of the name.
@@ -236,7 +237,8 @@ fn describe_topic_id(
     unsafe {
         let mut names = [name.as_ptr()];
         let topics = sys::rd_kafka_TopicCollection_of_topic_names(names.as_mut_ptr(), 1);
-        let options = sys::rd_kafka_AdminOptions_new(client, sys::rd_kafka_admin_op_t::RD_KAFKA_ADMIN_OP_DESCRIBETOPICS);
+        let options =
+            sys::rd_kafka_AdminOptions_new(client, sys::rd_kafka_admin_op_t::RD_KAFKA_ADMIN_OP_DESCRIBETOPICS);
         sys::rd_kafka_AdminOptions_set_request_timeout(options, millis, std::ptr::null_mut(), 0);
         let queue = sys::rd_kafka_queue_new(client);
         sys::rd_kafka_DescribeTopics(client, topics, options, queue);
@@ -270,8 +272,7 @@ unsafe fn topic_id_of(description: *const sys::rd_kafka_TopicDescription_t) -> O
     // SAFETY: by the caller; the id belongs to the description, its text to the id.
     unsafe {
         let failed = sys::rd_kafka_TopicDescription_error(description);
-        if !failed.is_null()
-            && sys::rd_kafka_error_code(failed) != sys::rd_kafka_resp_err_t::RD_KAFKA_RESP_ERR_NO_ERROR
+        if !failed.is_null() && sys::rd_kafka_error_code(failed) != sys::rd_kafka_resp_err_t::RD_KAFKA_RESP_ERR_NO_ERROR
         {
             return None;
         }

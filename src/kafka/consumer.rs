@@ -94,10 +94,9 @@ impl Consumer {
     /// # Errors
     /// [`crate::Kind::Config`] if librdkafka refuses the settings.
     pub fn new(connection: &Connection, group: &str) -> Result<Self> {
-        let inner = connection
-            .consumer_config(group)
-            .create_with_context(Context::default())
-            .map_err(|e| Error::config(format!("cannot set up the Kafka consumer: {e}. Check -X and --kafka-config")))?;
+        let inner = connection.consumer_config(group).create_with_context(Context::default()).map_err(|e| {
+            Error::config(format!("cannot set up the Kafka consumer: {e}. Check -X and --kafka-config"))
+        })?;
         Ok(Self { inner })
     }
 
@@ -177,12 +176,14 @@ impl Consumer {
     fn try_seek(&self, tp: &TopicPartition, offset: i64, leader_epoch: i32, timeout: Duration) -> Result<()> {
         let doing = format!("cannot seek {tp} to {offset}");
         let mut list = TopicPartitionList::new();
-        list.add_partition_offset(&tp.topic, tp.partition, Offset::Offset(offset)).map_err(|e| error(&doing, &e, None))?;
+        list.add_partition_offset(&tp.topic, tp.partition, Offset::Offset(offset))
+            .map_err(|e| error(&doing, &e, None))?;
         if leader_epoch >= 0 {
             // SAFETY: the list has exactly one element, added above.
             unsafe { sys::rd_kafka_topic_partition_set_leader_epoch((*list.ptr()).elems, leader_epoch) };
         }
-        let list = self.inner.seek_partitions(list, timeout).map_err(|e| Error::unavailable(format!("{doing}: {e}")))?;
+        let list =
+            self.inner.seek_partitions(list, timeout).map_err(|e| Error::unavailable(format!("{doing}: {e}")))?;
         for element in list.elements() {
             element.error().map_err(|e| Error::unavailable(format!("{doing}: {e}")))?;
         }

@@ -34,9 +34,8 @@ impl<'m> Message<'m> {
         let ptr = self.0.ptr();
         let mut kind = sys::rd_kafka_timestamp_type_t::RD_KAFKA_TIMESTAMP_NOT_AVAILABLE;
         // SAFETY: `ptr` is a live message of this client for as long as `self.0` is borrowed.
-        let (timestamp_ms, leader_epoch) = unsafe {
-            (sys::rd_kafka_message_timestamp(ptr, &mut kind), sys::rd_kafka_message_leader_epoch(ptr))
-        };
+        let (timestamp_ms, leader_epoch) =
+            unsafe { (sys::rd_kafka_message_timestamp(ptr, &mut kind), sys::rd_kafka_message_leader_epoch(ptr)) };
         let timestamp_type = match kind {
             sys::rd_kafka_timestamp_type_t::RD_KAFKA_TIMESTAMP_LOG_APPEND_TIME => TimestampType::LogAppendTime,
             _ => TimestampType::CreateTime,
@@ -109,7 +108,8 @@ unsafe fn header_name<'m>(name: *const c_char) -> &'m [u8] {
     // SAFETY: see above.
     unsafe {
         let cut = CStr::from_ptr(name).count_bytes();
-        let size = name.cast::<u8>().sub(size_of::<*const c_char>() + size_of::<usize>()).cast::<usize>().read_unaligned();
+        let size =
+            name.cast::<u8>().sub(size_of::<*const c_char>() + size_of::<usize>()).cast::<usize>().read_unaligned();
         // A name with a NUL is longer than its C string and ends in NUL; anything else is an ordinary name.
         let exact = if size > cut && *name.add(size) == 0 { size } else { cut };
         std::slice::from_raw_parts(name.cast::<u8>(), exact)

@@ -30,4 +30,3 @@ impl MockBroker {
             .map_err(|e| error(&format!("cannot create topic {topic}"), &e, None))
     }
 }
-

@@ -88,8 +88,9 @@ impl Connection {
                 continue;
             }
             let at = |e: Error| e.context(format!("{}:{}", path.display(), number + 1));
-            let (key, value) =
-                line.split_once('=').ok_or_else(|| at(Error::config("expected key=value, found a line without `=`")))?;
+            let (key, value) = line
+                .split_once('=')
+                .ok_or_else(|| at(Error::config("expected key=value, found a line without `=`")))?;
             self.set(key.trim(), value.trim()).map_err(at)?;
         }
         Ok(())
@@ -181,7 +182,9 @@ fn log(level: RDKafkaLogLevel, facility: &str, message: &str, last: &LastError) 
 fn error(doing: &str, e: &KafkaError, last: Option<String>) -> Error {
     let code = e.rdkafka_error_code();
     let detail = match (&last, code) {
-        (Some(last), Some(Code::BrokerTransportFailure | Code::AllBrokersDown | Code::OperationTimedOut)) => last.clone(),
+        (Some(last), Some(Code::BrokerTransportFailure | Code::AllBrokersDown | Code::OperationTimedOut)) => {
+            last.clone()
+        }
         (_, Some(code)) => code.to_string(),
         _ => e.to_string(),
     };

@@ -98,9 +98,9 @@ impl Producer {
                 .set("max.in.flight.requests.per.connection", "1")
                 .set("request.timeout.ms", "30000"),
         };
-        let inner = config
-            .create_with_context(Context::default())
-            .map_err(|e| Error::config(format!("cannot set up the Kafka producer: {e}. Check -X and --kafka-config")))?;
+        let inner = config.create_with_context(Context::default()).map_err(|e| {
+            Error::config(format!("cannot set up the Kafka producer: {e}. Check -X and --kafka-config"))
+        })?;
         Ok(Self { inner })
     }
 
@@ -113,17 +113,20 @@ impl Producer {
     /// # Errors
     /// What librdkafka refuses at once (too large, unknown partition); [`crate::Kind::Unavailable`] if the queue
     /// stays full.
-    pub fn send<'h, H: Iterator<Item = Header<'h>>>(
-        &self,
-        record: NewRecord<'_, H>,
-        timeout: Duration,
-    ) -> Result<()> {
+    pub fn send<'h, H: Iterator<Item = Header<'h>>>(&self, record: NewRecord<'_, H>, timeout: Duration) -> Result<()> {
         let headers: Vec<Header<'h>> = record.headers.collect();
         let topic = CString::new(record.topic).map_err(|_| Error::config("a topic name cannot hold NUL"))?;
         let deadline = Instant::now() + timeout;
         loop {
-            match self.try_send(&topic, record.partition, record.key, record.value, &headers, record.timestamp_ms, record.token)
-            {
+            match self.try_send(
+                &topic,
+                record.partition,
+                record.key,
+                record.value,
+                &headers,
+                record.timestamp_ms,
+                record.token,
+            ) {
                 Ok(()) => return Ok(()),
                 Err(Code::QueueFull) if Instant::now() < deadline => {
                     self.inner.poll(Duration::from_millis(50));
@@ -248,10 +251,8 @@ pub fn committed(connection: &Connection, group: &str, topic: &str, timeout: Dur
     let consumer = super::Consumer::new(connection, group)?;
     let mut list = TopicPartitionList::new();
     list.add_partition(topic, 0);
-    let list = consumer
-        .inner()
-        .committed_offsets(list, timeout)
-        .map_err(|e| error(&doing, &e, consumer.last_error()))?;
+    let list =
+        consumer.inner().committed_offsets(list, timeout).map_err(|e| error(&doing, &e, consumer.last_error()))?;
     let elements = list.elements();
     let element = elements.first().ok_or_else(|| Error::unavailable(doing.clone()))?;
     element.error().map_err(|e| error(&doing, &e, None))?;

@@ -42,7 +42,8 @@ impl RangeReader {
     ) -> Result<RangeEnd> {
         let doing = format!("cannot read {tp} {from}..{to}");
         let mut list = TopicPartitionList::new();
-        list.add_partition_offset(&tp.topic, tp.partition, Offset::Offset(from)).map_err(|e| error(&doing, &e, None))?;
+        list.add_partition_offset(&tp.topic, tp.partition, Offset::Offset(from))
+            .map_err(|e| error(&doing, &e, None))?;
         let inner = self.consumer.inner();
         inner.assign(&list).map_err(|e| error(&doing, &e, None))?;
         let end = self.drain(tp, to, patience, &doing, &mut record);

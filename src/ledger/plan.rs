@@ -179,9 +179,6 @@ mod tests {
     fn gaps_are_ranges_by_kind() {
         let gaps = recovery_gaps([1, 2, 3, 7, 8], 3);
         let kinds: Vec<_> = gaps.iter().map(|g| (g.from, g.to, g.kind)).collect();
-        assert_eq!(
-            kinds,
-            [(1, 3, GapKind::Expired), (3, 4, GapKind::Compacted), (7, 9, GapKind::Compacted)]
-        );
+        assert_eq!(kinds, [(1, 3, GapKind::Expired), (3, 4, GapKind::Compacted), (7, 9, GapKind::Compacted)]);
     }
 }
