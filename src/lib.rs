@@ -1,9 +1,18 @@
 //! dlq-archiver: drains Kafka dead-letter topics into Parquet or JSONL on S3-compatible storage, and restores
 //! archived records to Kafka.
 
+pub mod archive;
+pub mod cli;
+pub mod cut;
+pub mod dialect;
 pub mod error;
+pub mod filter;
 pub mod format;
+pub mod kafka;
 pub mod layout;
+pub mod ledger;
 pub mod record;
+pub mod routing;
+pub mod store;
 
 pub use error::{Error, Kind, Result};

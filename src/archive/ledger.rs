@@ -1,0 +1,178 @@
+//! Carries out what [`crate::ledger`] decides, against the store: the archive's description, loading a partition's
+//! ledger, creating its documents.
+//!
+//! Invariant: every document is created only if absent; what is found is followed, never overwritten.
+
+use crate::cut::PROGRAM_VERSION;
+use crate::error::{Error, Kind, Result};
+use crate::layout::{self, LedgerName};
+use crate::ledger::{
+    ArchiveDoc, Genesis, Head, Intent, LEDGER_VERSION, Manifest, from_bytes,
+    plan::{self, Names, Step},
+    to_bytes,
+};
+use crate::record::TopicPartition;
+use crate::store::{Created, ObjectMeta, Store};
+use bytes::Bytes;
+use std::time::Duration;
+
+pub const ARCHIVE_KEY: &str = "archive.json";
+
+/// Metadata of ledger documents.
+pub fn json_meta() -> ObjectMeta {
+    ObjectMeta::new("application/json")
+}
+
+/// Reads what the archive is.
+///
+/// # Errors
+/// [`Kind::Config`] if there is none at this address.
+pub async fn read_archive(store: &dyn Store) -> Result<ArchiveDoc> {
+    let Some(bytes) = store.get(ARCHIVE_KEY).await? else {
+        return Err(Error::config(format!(
+            "no archive at {}: it has no archive.json. Check --archive, or fill it with `dlq-archiver archive`",
+            store.url()
+        )));
+    };
+    from_bytes(ARCHIVE_KEY, &bytes)
+}
+
+/// Reads or creates the archive's description, and finds out whether the store keeps "create only if absent".
+///
+/// # Errors
+/// [`Kind::Config`] if the archive is of another cluster or format, or the store overwrites.
+pub async fn open_archive(
+    store: &dyn Store,
+    format: &str,
+    cluster_id: Option<&str>,
+    archive_id: &str,
+    now: &str,
+) -> Result<ArchiveDoc> {
+    if store.get(ARCHIVE_KEY).await?.is_none() {
+        let doc = ArchiveDoc {
+            version: LEDGER_VERSION,
+            archive_id: archive_id.to_owned(),
+            kafka_cluster_id: cluster_id.map(str::to_owned),
+            format: format.to_owned(),
+            created_at: now.to_owned(),
+            program_version: PROGRAM_VERSION.to_owned(),
+        };
+        store.create(ARCHIVE_KEY, to_bytes(&doc)?.into(), &json_meta()).await?;
+    }
+    let bytes = store
+        .get(ARCHIVE_KEY)
+        .await?
+        .ok_or_else(|| Error::unavailable(format!("{}: archive.json was created and is not there", store.url())))?;
+    let doc: ArchiveDoc = from_bytes(ARCHIVE_KEY, &bytes)?;
+    // The same bytes again: harmless where the condition is ignored, and "exists" where it is kept.
+    if store.create(ARCHIVE_KEY, bytes, &json_meta()).await? == Created::New {
+        return Err(Error::config(format!(
+            "{} overwrites objects though asked not to (If-None-Match: *): it cannot hold an archive that two archivers \
+             may write. Use a store with conditional create (AWS S3, MinIO, Ceph, SeaweedFS, a local folder)",
+            store.url()
+        )));
+    }
+    if doc.format != format {
+        return Err(Error::config(format!(
+            "the archive at {} is {}, not {format}: an archive keeps one format, or globs would miss rows. Use \
+             --format {} or another --archive",
+            store.url(),
+            doc.format,
+            doc.format
+        )));
+    }
+    if let (Some(theirs), Some(ours)) = (&doc.kafka_cluster_id, cluster_id)
+        && theirs != ours
+    {
+        return Err(Error::config(format!(
+            "the archive at {} is of Kafka cluster {theirs}, these brokers are of {ours}: use another --archive for \
+             another cluster",
+            store.url()
+        )));
+    }
+    Ok(doc)
+}
+
+/// A partition's ledger as loaded: where it ends, and the cut that was begun and not committed.
+#[derive(Debug, Clone)]
+pub struct Loaded {
+    pub genesis: Genesis,
+    pub head: Head,
+    /// Leader epoch of the last archived record; -1 where unknown.
+    pub leader_epoch: i32,
+    pub open: Option<Intent>,
+}
+
+/// Loads a partition's ledger; `None` if it has none yet.
+///
+/// # Errors
+/// [`Kind::Corrupt`] if it is damaged, concluded only from two listings.
+pub async fn load(store: &dyn Store, tp: &TopicPartition, generation: u32) -> Result<Option<Loaded>> {
+    let prefix = layout::ledger_prefix(&tp.topic, tp.partition, generation);
+    match load_once(store, &prefix).await {
+        // Another writer may have created objects between two pages of the listing.
+        Err(e) if e.kind() == Kind::Corrupt => {
+            tokio::time::sleep(Duration::from_millis(500)).await;
+            load_once(store, &prefix).await
+        }
+        other => other,
+    }
+    .map_err(|e| e.context(tp))
+}
+
+async fn load_once(store: &dyn Store, prefix: &str) -> Result<Option<Loaded>> {
+    let mut names = Names::default();
+    for object in store.list_all(prefix).await? {
+        match object.key.strip_prefix(prefix).and_then(LedgerName::parse) {
+            Some(LedgerName::Genesis) => names.genesis = true,
+            Some(LedgerName::Intent { from }) => drop(names.intents.insert(from)),
+            Some(LedgerName::Manifest { from }) => drop(names.manifests.insert(from)),
+            Some(LedgerName::Checkpoint { .. }) | None => {}
+        }
+    }
+    let (newest, open) = match plan::step(&names)? {
+        Step::CreateGenesis => return Ok(None),
+        Step::FromGenesis { open } => (None, open),
+        Step::FromManifest { newest, open } => (Some(newest), open),
+    };
+    let (genesis, bytes): (Genesis, _) = read(store, &layout::genesis_key(prefix)).await?;
+    let (head, leader_epoch) = match newest {
+        None => (Head::from_genesis(&genesis, &bytes), -1),
+        Some(newest) => {
+            let (manifest, bytes): (Manifest, _) = read(store, &layout::manifest_key(prefix, newest)).await?;
+            (plan::head(&genesis, newest, &manifest, &bytes)?, manifest.leader_epoch)
+        }
+    };
+    let open = match open {
+        None => None,
+        Some(from) => {
+            let (intent, _): (Intent, _) = read(store, &layout::intent_key(prefix, from)).await?;
+            plan::check_open_intent(&head, &genesis, &intent)?;
+            Some(intent)
+        }
+    };
+    Ok(Some(Loaded { genesis, head, leader_epoch, open }))
+}
+
+/// Reads a document that a listing named.
+pub async fn read<T: serde::de::DeserializeOwned>(store: &dyn Store, key: &str) -> Result<(T, Bytes)> {
+    let bytes = store.get(key).await?.ok_or_else(|| {
+        Error::corrupt(format!("{key} was listed and is not there: something deletes ledger objects"))
+    })?;
+    Ok((from_bytes(key, &bytes)?, bytes))
+}
+
+/// Creates a document, or finds that exactly these bytes are there already (an earlier try whose reply was lost).
+///
+/// # Errors
+/// [`Kind::Fenced`] if other bytes are there.
+pub async fn create<T: serde::Serialize>(store: &dyn Store, key: &str, document: &T) -> Result<Bytes> {
+    let bytes = Bytes::from(to_bytes(document)?);
+    if store.create(key, bytes.clone(), &json_meta()).await? == Created::Exists {
+        let found = store.get(key).await?;
+        if found.as_ref() != Some(&bytes) {
+            return Err(Error::fenced(format!("{key} was created by another archiver")));
+        }
+    }
+    Ok(bytes)
+}

@@ -1,0 +1,367 @@
+//! `archive`: drains topics into the archive.
+//!
+//! A record's way: the poll thread ([`reader`]) copies it into its partition's batch; the cut policy closes the batch;
+//! the partition's task ([`partition`]) writes intent, data objects and manifest; the group's offset follows as a
+//! hint. This module ties the two sides together and counts.
+
+pub mod ledger;
+mod partition;
+mod patience;
+mod reader;
+
+pub use patience::{Patience, Stage};
+
+use crate::cut::{CutPolicy, Tables};
+use crate::error::{Error, Kind, Result};
+use crate::format::Format;
+use crate::kafka::{Admin, Connection, Consumer};
+use crate::ledger::ArchiveDoc;
+use crate::record::TopicPartition;
+use crate::store::Store;
+use partition::{End, Partition};
+use reader::{Batch, Command, Event, Reader, Settings};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::task::JoinSet;
+
+/// Where a partition begins that the archive does not have yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum From {
+    Earliest,
+    Latest,
+    /// First record at or behind this Kafka timestamp, milliseconds since 1970.
+    Time(i64),
+}
+
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Exact names, or regular expressions that begin with `^`.
+    pub topics: Vec<String>,
+    /// Drain up to the ends seen at start, then end.
+    pub once: bool,
+    /// Consumer group; the archive's own if `None`.
+    pub group: Option<String>,
+    pub from: From,
+    pub format: Format,
+    pub policy: CutPolicy,
+    /// Bytes of raw records in memory, over all partitions.
+    pub memory: usize,
+    /// How long the first answer of broker and store is waited for.
+    pub start_timeout: Duration,
+    /// With `once`: how long an outage is waited out.
+    pub wait: Duration,
+    /// Ask brokers for topic ids. Off for the embedded broker, which has none and lets the question time out.
+    pub topic_ids: bool,
+}
+
+/// What was done so far; read by progress display and metrics while the archive runs.
+#[derive(Debug, Default)]
+pub struct Counters {
+    read_records: AtomicU64,
+    read_bytes: AtomicU64,
+    archived_records: AtomicU64,
+    cuts: AtomicU64,
+    objects: AtomicU64,
+    object_bytes: AtomicU64,
+    lost: AtomicU64,
+}
+
+/// A moment's [`Counters`].
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counted {
+    pub read_records: u64,
+    pub read_bytes: u64,
+    pub archived_records: u64,
+    pub cuts: u64,
+    pub objects: u64,
+    pub object_bytes: u64,
+    /// Offsets that retention took before they were archived.
+    pub lost: u64,
+}
+
+impl Counters {
+    fn read(&self, records: u64, bytes: u64) {
+        self.read_records.fetch_add(records, Relaxed);
+        self.read_bytes.fetch_add(bytes, Relaxed);
+    }
+    fn cut(&self, rows: u64) {
+        self.archived_records.fetch_add(rows, Relaxed);
+        self.cuts.fetch_add(1, Relaxed);
+    }
+    fn object(&self, bytes: u64) {
+        self.objects.fetch_add(1, Relaxed);
+        self.object_bytes.fetch_add(bytes, Relaxed);
+    }
+    fn lost(&self, offsets: u64) {
+        self.lost.fetch_add(offsets, Relaxed);
+    }
+    pub fn get(&self) -> Counted {
+        Counted {
+            read_records: self.read_records.load(Relaxed),
+            read_bytes: self.read_bytes.load(Relaxed),
+            archived_records: self.archived_records.load(Relaxed),
+            cuts: self.cuts.load(Relaxed),
+            objects: self.objects.load(Relaxed),
+            object_bytes: self.object_bytes.load(Relaxed),
+            lost: self.lost.load(Relaxed),
+        }
+    }
+}
+
+/// How a run ended.
+#[derive(Debug)]
+pub struct Outcome {
+    pub counted: Counted,
+    pub archive: ArchiveDoc,
+    pub partitions: usize,
+    /// Partitions that could not go on, each with why.
+    pub stopped: Vec<(TopicPartition, Error)>,
+}
+
+impl Outcome {
+    /// Design: 1 a partition was stopped, 3 records were found lost, else 0; 1 wins.
+    pub fn exit_code(&self) -> u8 {
+        match (self.stopped.is_empty(), self.counted.lost) {
+            (false, _) => 1,
+            (true, 0) => 0,
+            (true, _) => 3,
+        }
+    }
+}
+
+/// What all partitions' tasks share.
+pub(crate) struct Shared {
+    options: Options,
+    archive: ArchiveDoc,
+    tables: Tables,
+    store: Arc<dyn Store>,
+    connection: Connection,
+    admin: Admin,
+    counters: Arc<Counters>,
+    commands: std::sync::mpsc::Sender<Command>,
+    /// Cores for grouping, encoding, hashing.
+    encoders: Semaphore,
+    /// Partitions that load their ledger at a time.
+    starts: Semaphore,
+}
+
+impl Shared {
+    fn command(&self, command: Command) {
+        // The reader is gone only when the run ends.
+        let _ = self.commands.send(command);
+    }
+
+    fn now_us(&self) -> i64 {
+        now_us()
+    }
+}
+
+/// Microseconds since 1970.
+pub fn now_us() -> i64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_micros() as i64)
+}
+
+/// A time as the ledger's documents have it: RFC 3339, UTC, microseconds.
+pub fn rfc3339(us: i64) -> String {
+    chrono::DateTime::from_timestamp_micros(us)
+        .map_or_else(String::new, |t| t.to_rfc3339_opts(chrono::SecondsFormat::Micros, true))
+}
+
+/// Runs until shutdown, or with `once` until everything that was there at start is archived.
+///
+/// # Errors
+/// What keeps the run from starting, or ends it for all partitions: wrong configuration, nothing answers. A partition
+/// that cannot go on alone is in the outcome.
+pub async fn run(
+    options: Options,
+    store: Arc<dyn Store>,
+    connection: Connection,
+    tables: Tables,
+    counters: Arc<Counters>,
+    stage: watch::Receiver<Stage>,
+) -> Result<Outcome> {
+    let admin = Admin::new(&connection)?;
+    let admin = if options.topic_ids { admin } else { admin.without_topic_ids() };
+    let start = Patience { limit: Some(options.start_timeout), stage: stage.clone() };
+    let (admin, cluster_id, topics) = connect(admin, &options).await?;
+    let archive = start
+        .wait_out("open the archive", || async {
+            let id = uuid::Uuid::new_v4().to_string();
+            let now = rfc3339(now_us());
+            ledger::open_archive(&*store, options.format.archive_name(), cluster_id.as_deref(), &id, &now).await
+        })
+        .await?;
+    let group = options.group.clone().unwrap_or_else(|| archive.default_group());
+    tracing::info!(
+        archive = store.url(),
+        archive_id = archive.archive_id,
+        group,
+        once = options.once,
+        "archive opened"
+    );
+
+    let consumer = Consumer::new(&connection, &group)?;
+    let partitions: Vec<TopicPartition> =
+        topics.iter().flat_map(|t| t.partitions.iter().map(|p| TopicPartition::new(&t.name, *p))).collect();
+    if options.once {
+        if partitions.is_empty() {
+            tracing::warn!("no topic matches {}: nothing to archive", options.topics.join(", "));
+            return Ok(Outcome { counted: counters.get(), archive, partitions: 0, stopped: Vec::new() });
+        }
+        consumer.assign(&partitions)?;
+    } else {
+        consumer.subscribe(&options.topics)?;
+    }
+    let (commands, command_receiver) = std::sync::mpsc::channel();
+    let (event_sender, events) = mpsc::unbounded_channel();
+    let settings = Settings { policy: options.policy, memory: options.memory, once: options.once };
+    let reader = Reader::new(consumer, settings, event_sender, command_receiver, counters.clone());
+    std::thread::Builder::new()
+        .name("poll".into())
+        .spawn(move || reader.run())
+        .map_err(|e| Error::internal(format!("cannot start the poll thread: {e}")))?;
+
+    let patience = Patience { limit: options.once.then_some(options.wait), stage: stage.clone() };
+    let cores = std::thread::available_parallelism().map_or(2, usize::from);
+    let shared = Arc::new(Shared {
+        options,
+        archive: archive.clone(),
+        tables,
+        store,
+        connection,
+        admin,
+        counters: counters.clone(),
+        commands,
+        encoders: Semaphore::new(cores),
+        starts: Semaphore::new(16),
+    });
+    let (partitions, stopped) = Tasks::new(shared, patience).run(events, stage).await?;
+    Ok(Outcome { counted: counters.get(), archive, partitions, stopped })
+}
+
+/// Waits for the brokers, asks for their cluster id and checks the topics.
+async fn connect(admin: Admin, options: &Options) -> Result<(Admin, Option<String>, Vec<crate::kafka::TopicInfo>)> {
+    let (topics, timeout) = (options.topics.clone(), options.start_timeout);
+    tokio::task::spawn_blocking(move || {
+        admin.wait(timeout)?;
+        let found = admin.topics(&topics, Duration::from_secs(30))?;
+        let cluster_id = admin.cluster_id(Duration::from_secs(10));
+        Ok((admin, cluster_id, found))
+    })
+    .await
+    .map_err(|e| Error::internal(format!("a worker thread failed: {e}")))?
+}
+
+/// The running tasks, one a partition.
+struct Tasks {
+    shared: Arc<Shared>,
+    patience: Patience,
+    senders: HashMap<TopicPartition, mpsc::UnboundedSender<Batch>>,
+    /// Task after task of one partition: the next begins when the one before has ended.
+    turns: HashMap<TopicPartition, Arc<tokio::sync::Mutex<()>>>,
+    running: JoinSet<(TopicPartition, End)>,
+    stopped: Vec<(TopicPartition, Error)>,
+}
+
+impl Tasks {
+    fn new(shared: Arc<Shared>, patience: Patience) -> Self {
+        Self {
+            shared,
+            patience,
+            senders: HashMap::new(),
+            turns: HashMap::new(),
+            running: JoinSet::new(),
+            stopped: Vec::new(),
+        }
+    }
+
+    async fn run(
+        mut self,
+        mut events: mpsc::UnboundedReceiver<Event>,
+        mut stage: watch::Receiver<Stage>,
+    ) -> Result<(usize, Vec<(TopicPartition, Error)>)> {
+        let mut told = Stage::Running;
+        loop {
+            tokio::select! {
+                event = events.recv() => match event {
+                    Some(Event::Ended(result)) => {
+                        result?;
+                        break;
+                    }
+                    Some(event) => self.take(event),
+                    None => return Err(Error::internal("the poll thread ended unexpectedly. Please report this")),
+                },
+                Some(done) = self.running.join_next() => self.finished(done),
+                Ok(()) = stage.changed(), if told < Stage::Abandon => {
+                    told = *stage.borrow();
+                    self.shared.command(Command::Shutdown(told));
+                }
+            }
+        }
+        self.senders.clear();
+        if told < Stage::Abandon {
+            while let Some(done) = self.running.join_next().await {
+                self.finished(done);
+            }
+        }
+        Ok((self.turns.len(), self.stopped))
+    }
+
+    fn take(&mut self, event: Event) {
+        match event {
+            Event::Assigned { tp, assignment } => {
+                let (sender, batches) = mpsc::unbounded_channel();
+                self.senders.insert(tp.clone(), sender);
+                let turn = self.turns.entry(tp.clone()).or_default().clone();
+                let partition = Partition::new(self.shared.clone(), tp.clone(), self.patience.clone());
+                self.running.spawn(async move {
+                    let _turn = turn.lock().await;
+                    (tp, partition.run(assignment, batches).await)
+                });
+            }
+            Event::Revoked { tp } => drop(self.senders.remove(&tp)),
+            Event::Batch(batch) => match self.senders.get(&batch.tp) {
+                Some(sender) => {
+                    if let Err(unsent) = sender.send(batch) {
+                        self.let_go(unsent.0);
+                    }
+                }
+                None => self.let_go(batch),
+            },
+            Event::Stopped { tp, error } => {
+                self.senders.remove(&tp);
+                self.stop(tp, error);
+            }
+            Event::Ended(_) => {}
+        }
+    }
+
+    /// A batch whose task is gone: Kafka has its records.
+    fn let_go(&self, batch: Batch) {
+        let memory = batch.records.memory();
+        self.shared.command(Command::Done { tp: batch.tp, assignment: batch.assignment, memory, durable: None });
+    }
+
+    fn finished(&mut self, done: Result<(TopicPartition, End), tokio::task::JoinError>) {
+        match done {
+            Ok((tp, End::Stopped(error))) => self.stop(tp, error),
+            Ok((_, End::Done)) => {}
+            Err(e) => tracing::error!("a partition's task failed: {e}. Please report this"),
+        }
+    }
+
+    fn stop(&mut self, tp: TopicPartition, error: Error) {
+        // At shutdown an outage that was being waited out is no fault of the partition's.
+        if error.kind() == Kind::Unavailable && self.patience.stage() > Stage::Running {
+            tracing::warn!(
+                "{tp}: not everything that was read is archived: {error}. Kafka has it, the next run goes on"
+            );
+            return;
+        }
+        tracing::error!("{tp}: stopped: {error}");
+        self.stopped.push((tp, error));
+    }
+}

@@ -1,0 +1,215 @@
+//! `dlq-archiver archive`.
+
+use super::args::{ArchiveArgs, KafkaArgs, bytes, duration};
+use super::output::{self, Output, OutputArgs};
+use super::progress::{Progress, human_bytes};
+use super::signals;
+use crate::archive::{self, Counters, From, Options, Outcome};
+use crate::cut::{CutPolicy, Tables};
+use crate::error::{Error, Result};
+use crate::format::{Compression, Format};
+use clap::ValueEnum;
+use std::sync::Arc;
+use std::time::Duration;
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  \
+    dlq-archiver archive --brokers kafka:9092 --topic orders-dlq --archive s3://compliance/dlq\n  \
+    dlq-archiver archive --once --topic '^.*-dlq$' --archive file:///var/dlq")]
+pub struct Args {
+    /// Dead-letter topic to drain, or a regular expression that begins with ^; repeatable
+    #[arg(short, long, required = true, env = "DLQ_ARCHIVER_TOPIC", value_delimiter = ',')]
+    topic: Vec<String>,
+
+    /// Drain up to the last stable offsets seen at start, then exit
+    #[arg(long)]
+    once: bool,
+
+    /// Consumer group; by default one of the archive's own
+    #[arg(long, env = "DLQ_ARCHIVER_GROUP")]
+    group: Option<String>,
+
+    /// Where a partition begins that the archive does not have yet: earliest, latest, or a time (RFC 3339, date, or 2h ago)
+    #[arg(long, default_value = "earliest", env = "DLQ_ARCHIVER_FROM")]
+    from: String,
+
+    /// Format of the data objects; an archive keeps the first one
+    #[arg(long, value_enum, default_value_t, env = "DLQ_ARCHIVER_FORMAT")]
+    format: FormatArg,
+
+    /// Compression of --format jsonl [default: gzip]
+    #[arg(long, value_enum, env = "DLQ_ARCHIVER_COMPRESSION")]
+    compression: Option<CompressionArg>,
+
+    /// Cut after this many records of a partition
+    #[arg(long, default_value_t = 1_000_000, env = "DLQ_ARCHIVER_CUT_RECORDS", value_parser = clap::value_parser!(u64).range(1..),
+          help_heading = "Cut policy")]
+    cut_records: u64,
+
+    /// Cut after this many bytes of a partition (keys, values and headers)
+    #[arg(long, default_value = "128MiB", value_parser = bytes, env = "DLQ_ARCHIVER_CUT_BYTES", help_heading = "Cut policy")]
+    cut_bytes: usize,
+
+    /// Cut when the oldest record of an open batch was read this long ago
+    #[arg(long, default_value = "15m", value_parser = duration, env = "DLQ_ARCHIVER_CUT_AGE", help_heading = "Cut policy")]
+    cut_age: Duration,
+
+    /// Memory for raw records, over all partitions
+    #[arg(long, default_value = "512MiB", value_parser = bytes, env = "DLQ_ARCHIVER_MEMORY")]
+    memory: usize,
+
+    /// How long broker and store may take to answer for the first time
+    #[arg(long, default_value = "60s", value_parser = duration, env = "DLQ_ARCHIVER_START_TIMEOUT", help_heading = "Patience")]
+    start_timeout: Duration,
+
+    /// With --once: how long an outage is waited out (without --once: for ever)
+    #[arg(long, default_value = "10m", value_parser = duration, env = "DLQ_ARCHIVER_WAIT", help_heading = "Patience")]
+    wait: Duration,
+
+    /// How long open cuts may take to finish after the first SIGTERM or Ctrl-C
+    #[arg(long, default_value = "20s", value_parser = duration, env = "DLQ_ARCHIVER_GRACE", help_heading = "Patience")]
+    grace: Duration,
+
+    #[command(flatten)]
+    output: OutputArgs,
+    #[command(flatten)]
+    store: ArchiveArgs,
+    #[command(flatten)]
+    kafka: KafkaArgs,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+enum FormatArg {
+    #[default]
+    Parquet,
+    Jsonl,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum CompressionArg {
+    None,
+    Gzip,
+    Zstd,
+}
+
+impl Args {
+    fn options(&self) -> Result<Options> {
+        let format = match (self.format, self.compression) {
+            (FormatArg::Parquet, None) => Format::Parquet,
+            (FormatArg::Parquet, Some(_)) => {
+                return Err(Error::config("--compression goes with --format jsonl; Parquet is always zstd inside"));
+            }
+            (FormatArg::Jsonl, None | Some(CompressionArg::Gzip)) => Format::Jsonl(Compression::Gzip),
+            (FormatArg::Jsonl, Some(CompressionArg::Zstd)) => Format::Jsonl(Compression::Zstd),
+            (FormatArg::Jsonl, Some(CompressionArg::None)) => Format::Jsonl(Compression::None),
+        };
+        if self.cut_bytes == 0 || self.memory < 4 << 20 {
+            return Err(Error::config("--cut-bytes must be above 0 and --memory at least 4MiB"));
+        }
+        if let Some(empty) = self.topic.iter().find(|t| t.trim().is_empty() || t.as_str() == "^") {
+            return Err(Error::config(format!("--topic {empty:?} names no topic")));
+        }
+        Ok(Options {
+            topics: self.topic.clone(),
+            once: self.once,
+            group: self.group.clone(),
+            from: parse_from(&self.from)?,
+            format,
+            policy: CutPolicy {
+                max_records: usize::try_from(self.cut_records).unwrap_or(usize::MAX),
+                // One cut is at most a quarter of the memory.
+                max_bytes: self.cut_bytes.min(self.memory / 4),
+                max_age: self.cut_age,
+            },
+            memory: self.memory,
+            start_timeout: self.start_timeout,
+            wait: self.wait,
+            topic_ids: true,
+        })
+    }
+}
+
+fn parse_from(text: &str) -> Result<From> {
+    match text {
+        "earliest" => Ok(From::Earliest),
+        "latest" => Ok(From::Latest),
+        time => {
+            crate::filter::parse_time(time, archive::now_us() / 1000).map(From::Time).map_err(|e| e.context("--from"))
+        }
+    }
+}
+
+pub async fn run(args: Args) -> Result<u8> {
+    let options = args.options()?;
+    let connection = args.kafka.connection()?;
+    let store = args.store.open(true).await?;
+    let stage = signals::shutdown(args.grace)?;
+    let counters = Arc::new(Counters::default());
+    let show = tokio::spawn(show_progress(counters.clone()));
+    let outcome = archive::run(options, store, connection, Tables::builtin(), counters, stage).await;
+    show.abort();
+    let _ = show.await;
+    let outcome = outcome?;
+    print(&outcome, args.output.output)?;
+    Ok(outcome.exit_code())
+}
+
+async fn show_progress(counters: Arc<Counters>) {
+    let mut progress = Progress::start(None);
+    let mut told = counters.get();
+    loop {
+        tokio::time::sleep(Duration::from_millis(250)).await;
+        let now = counters.get();
+        if now == told {
+            continue;
+        }
+        progress.update(now.archived_records, || {
+            format!(
+                "read {} records ({}), archived {} in {} objects ({})",
+                now.read_records,
+                human_bytes(now.read_bytes),
+                now.archived_records,
+                now.objects,
+                human_bytes(now.object_bytes)
+            )
+        });
+        told = now;
+    }
+}
+
+fn print(outcome: &Outcome, output: Output) -> Result<()> {
+    let c = outcome.counted;
+    if output != Output::Table {
+        let stopped: Vec<_> = outcome
+            .stopped
+            .iter()
+            .map(|(tp, e)| serde_json::json!({"topic": tp.topic, "partition": tp.partition, "error": e.message()}))
+            .collect();
+        let document = serde_json::json!({
+            "archive_id": outcome.archive.archive_id,
+            "partitions": outcome.partitions,
+            "records": c.archived_records,
+            "bytes_read": c.read_bytes,
+            "cuts": c.cuts,
+            "objects": c.objects,
+            "bytes_stored": c.object_bytes,
+            "lost": c.lost,
+            "stopped": stopped,
+        });
+        return output::line(&document.to_string());
+    }
+    output::line(&format!(
+        "archived {} records of {} partitions in {} cuts: {} objects, {}{}{}",
+        c.archived_records,
+        outcome.partitions,
+        c.cuts,
+        c.objects,
+        human_bytes(c.object_bytes),
+        if c.lost > 0 { format!("; {} offsets were LOST to retention before this run", c.lost) } else { String::new() },
+        if outcome.stopped.is_empty() {
+            String::new()
+        } else {
+            format!("; {} partitions STOPPED", outcome.stopped.len())
+        },
+    ))
+}

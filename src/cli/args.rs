@@ -1,0 +1,138 @@
+//! Flags that several commands share, and what they become.
+
+use crate::error::{Error, Result};
+use crate::kafka::Connection;
+use crate::store::{self, Addressing, Store, StoreOptions};
+use clap::{Args, ValueEnum};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Archive")]
+pub struct ArchiveArgs {
+    /// Where the archive is: s3://bucket/prefix or file:///dir
+    #[arg(long, env = "DLQ_ARCHIVER_ARCHIVE", value_name = "URL")]
+    pub archive: String,
+
+    /// S3 endpoint that is not AWS; AWS_ENDPOINT_URL and profiles work too
+    #[arg(long, env = "DLQ_ARCHIVER_ENDPOINT_URL", value_name = "URL")]
+    pub endpoint_url: Option<String>,
+
+    /// S3 region; else from the AWS environment or profile
+    #[arg(long, env = "DLQ_ARCHIVER_REGION")]
+    pub region: Option<String>,
+
+    /// Where the bucket's name goes in a request
+    #[arg(long, value_enum, default_value_t, env = "DLQ_ARCHIVER_S3_ADDRESSING")]
+    pub s3_addressing: S3Addressing,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+pub enum S3Addressing {
+    /// Path for an endpoint of your own, virtual for AWS
+    #[default]
+    Auto,
+    Path,
+    Virtual,
+}
+
+impl ArchiveArgs {
+    /// Opens the store; `create`: for writers, which may make a local folder.
+    pub async fn open(&self, create: bool) -> Result<Arc<dyn Store>> {
+        let options = StoreOptions {
+            endpoint_url: self.endpoint_url.clone(),
+            region: self.region.clone(),
+            addressing: match self.s3_addressing {
+                S3Addressing::Auto => Addressing::Auto,
+                S3Addressing::Path => Addressing::Path,
+                S3Addressing::Virtual => Addressing::Virtual,
+            },
+            create_missing: create,
+        };
+        store::open(&self.archive, &options).await
+    }
+}
+
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Kafka")]
+pub struct KafkaArgs {
+    /// Kafka brokers, host:port, comma-separated
+    #[arg(short, long, env = "DLQ_ARCHIVER_BROKERS", value_name = "HOST:PORT")]
+    pub brokers: Option<String>,
+
+    /// A librdkafka property, as kcat takes it; repeatable
+    #[arg(short = 'X', value_name = "KEY=VALUE")]
+    pub property: Vec<String>,
+
+    /// A .properties file of librdkafka properties (security.protocol, sasl.username, ...)
+    #[arg(long, env = "DLQ_ARCHIVER_KAFKA_CONFIG", value_name = "FILE")]
+    pub kafka_config: Option<PathBuf>,
+}
+
+impl KafkaArgs {
+    /// # Errors
+    /// [`crate::Kind::Config`] without brokers or for a property that cannot be set.
+    pub fn connection(&self) -> Result<Connection> {
+        let mut connection = Connection::new(self.brokers.as_deref().unwrap_or_default());
+        if let Some(path) = &self.kafka_config {
+            connection.read_properties(path)?;
+        }
+        for property in &self.property {
+            let (key, value) = property
+                .split_once('=')
+                .ok_or_else(|| Error::config(format!("-X takes KEY=VALUE, not {property:?}")))?;
+            connection.set(key, value)?;
+        }
+        if connection.brokers().is_empty() {
+            return Err(Error::config("no brokers: give --brokers HOST:PORT (or set DLQ_ARCHIVER_BROKERS)"));
+        }
+        Ok(connection)
+    }
+}
+
+/// Parses `500ms`, `60s`, `15m`, `2h`, `7d`, or a bare number of seconds.
+pub fn duration(text: &str) -> Result<Duration, String> {
+    let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
+    let (number, unit) = text.split_at(digits);
+    let number: u64 = number.parse().map_err(|_| "expected a number and a unit, such as 60s, 15m, 2h".to_owned())?;
+    let millis = match unit {
+        "ms" => Some(number),
+        "" | "s" => number.checked_mul(1000),
+        "m" => number.checked_mul(60_000),
+        "h" => number.checked_mul(3_600_000),
+        "d" => number.checked_mul(86_400_000),
+        _ => return Err(format!("unknown unit {unit:?}: use ms, s, m, h or d")),
+    };
+    millis.map(Duration::from_millis).ok_or_else(|| "too long".to_owned())
+}
+
+/// Parses a size in bytes: `1000`, `64KiB`, `128MiB`, `1GiB` (and k, m, g for the same).
+pub fn bytes(text: &str) -> Result<usize, String> {
+    let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
+    let (number, unit) = text.split_at(digits);
+    let number: usize = number.parse().map_err(|_| "expected a number and a unit, such as 128MiB".to_owned())?;
+    let shift = match unit.to_ascii_lowercase().as_str() {
+        "" | "b" => 0,
+        "k" | "kib" => 10,
+        "m" | "mib" => 20,
+        "g" | "gib" => 30,
+        _ => return Err(format!("unknown unit {unit:?}: use KiB, MiB or GiB")),
+    };
+    number.checked_mul(1 << shift).ok_or_else(|| "too large".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_and_sizes() {
+        assert_eq!(duration("15m"), Ok(Duration::from_secs(900)));
+        assert_eq!(duration("7"), Ok(Duration::from_secs(7)));
+        assert!(duration("m").is_err() && duration("5y").is_err() && duration("99999999999999999d").is_err());
+        assert_eq!(bytes("128MiB"), Ok(128 << 20));
+        assert_eq!(bytes("10"), Ok(10));
+        assert!(bytes("MiB").is_err() && bytes("1TB").is_err());
+    }
+}

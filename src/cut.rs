@@ -1,0 +1,348 @@
+//! When to cut, and what a cut consists of.
+//!
+//! Owns the cut policy, the grouping of a batch into data objects, the intent that fixes them and the encoding of one
+//! of them. Pure: the archive loop brings clock, records and threads. Invariant: which objects there are, which rows
+//! each has, and its raw columns are functions of the offsets and of the intent.
+
+use crate::dialect::Dialects;
+use crate::error::{Error, Result};
+use crate::format::{Encoder, FileContext, Format, Projection, SCHEMA_VERSION};
+use crate::layout;
+use crate::ledger::{self, Counts, DataObject, Gap, Genesis, Intent, IntentObject, LEDGER_VERSION};
+use crate::record::{Decoded, RawBatch, RawRecord};
+use crate::routing::Routing;
+use bytes::Bytes;
+use roaring::RoaringTreemap;
+use std::collections::{BTreeMap, HashMap};
+use std::ops::ControlFlow;
+use std::time::Duration;
+
+/// The program's version, as it stands in ledger and data objects.
+pub const PROGRAM_VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// A batch is cut when the first of these is reached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CutPolicy {
+    pub max_records: usize,
+    /// Bytes of keys, values and headers.
+    pub max_bytes: usize,
+    pub max_age: Duration,
+}
+
+impl Default for CutPolicy {
+    /// Design: Kafka is the durable buffer, so a cut may wait for good file sizes.
+    fn default() -> Self {
+        Self { max_records: 1_000_000, max_bytes: 128 << 20, max_age: Duration::from_secs(15 * 60) }
+    }
+}
+
+impl CutPolicy {
+    /// Whether a batch of this size, begun this long ago, is to be cut. An empty batch never is.
+    pub fn due(&self, records: usize, bytes: usize, age: Duration) -> bool {
+        records > 0 && (records >= self.max_records || bytes >= self.max_bytes || age >= self.max_age)
+    }
+}
+
+/// Rows of a batch that go into one data object: indexes into the batch, ascending.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Group {
+    pub dt: String,
+    pub pipeline: String,
+    pub rows: Vec<u32>,
+}
+
+/// How records are decoded and routed: what contents depend on beside offsets.
+pub struct Tables {
+    pub dialects: Dialects,
+    pub routing: Routing,
+    pub dialects_digest: String,
+    pub routing_digest: String,
+}
+
+impl Tables {
+    pub fn new(dialects: Dialects, routing: Routing) -> Self {
+        let (dialects_digest, routing_digest) = (dialects.digest(), routing.digest());
+        Self { dialects, routing, dialects_digest, routing_digest }
+    }
+
+    /// The tables that come with the program.
+    pub fn builtin() -> Self {
+        let dialects = Dialects::builtin();
+        let routing = Routing::for_dialects(&dialects);
+        Self::new(dialects, routing)
+    }
+}
+
+/// Sorts a batch into date and pipeline, in the order of both.
+pub fn group(batch: &RawBatch, topic: &str, partition: i32, tables: &Tables) -> Vec<Group> {
+    const DAY_MS: i64 = 24 * 60 * 60 * 1000;
+    let mut by_day: HashMap<i64, usize> = HashMap::new();
+    let mut dates: BTreeMap<String, usize> = BTreeMap::new();
+    let mut groups: Vec<HashMap<String, Vec<u32>>> = Vec::new();
+    for (i, raw) in batch.iter().enumerate() {
+        let date = *by_day.entry(raw.timestamp_ms.div_euclid(DAY_MS)).or_insert_with(|| {
+            let next = groups.len();
+            let date = *dates.entry(layout::dt(raw.timestamp_ms)).or_insert(next);
+            if date == next {
+                groups.push(HashMap::new());
+            }
+            date
+        });
+        let decoded = tables.dialects.decode(topic, partition, &raw);
+        let pipeline = tables.routing.pipeline(topic, &decoded);
+        match groups[date].get_mut(pipeline.as_ref()) {
+            Some(rows) => rows.push(i as u32),
+            None => {
+                groups[date].insert(pipeline.into_owned(), vec![i as u32]);
+            }
+        }
+    }
+    let mut sorted = Vec::new();
+    for (dt, date) in dates {
+        let mut pipelines: Vec<_> = std::mem::take(&mut groups[date]).into_iter().collect();
+        pipelines.sort_unstable();
+        sorted.extend(pipelines.into_iter().map(|(pipeline, rows)| Group { dt: dt.clone(), pipeline, rows }));
+    }
+    sorted
+}
+
+/// What a cut is of.
+#[derive(Debug, Clone, Copy)]
+pub struct CutRange {
+    pub from: i64,
+    /// Exclusive.
+    pub to: i64,
+    /// Microseconds since 1970.
+    pub cut_at_us: i64,
+}
+
+/// The intent that fixes a cut of these groups.
+pub fn intent(
+    genesis: &Genesis,
+    range: CutRange,
+    batch: &RawBatch,
+    groups: &[Group],
+    gaps: Vec<Gap>,
+    format: Format,
+    tables: &Tables,
+) -> Result<Intent> {
+    let mut scratch = Vec::new();
+    let mut objects = Vec::with_capacity(groups.len());
+    for group in groups {
+        let (mut offsets, mut checksums) = (RoaringTreemap::new(), Vec::with_capacity(group.rows.len()));
+        for &row in &group.rows {
+            let raw = batch.get(row as usize);
+            offsets.insert(raw.offset as u64);
+            checksums.push(raw.checksum(&mut scratch));
+        }
+        let key = layout::data_key(
+            &genesis.topic,
+            genesis.partition,
+            genesis.generation,
+            range.from,
+            range.to,
+            &group.dt,
+            &group.pipeline,
+            format.extension(),
+        );
+        objects.push(IntentObject {
+            key,
+            dt: group.dt.clone(),
+            pipeline: group.pipeline.clone(),
+            rows: group.rows.len() as u64,
+            offsets: ledger::encode_offsets(&offsets)?,
+            checksums: ledger::encode_checksums(&checksums),
+        });
+    }
+    Ok(Intent {
+        version: LEDGER_VERSION,
+        archive_id: genesis.archive_id.clone(),
+        topic: genesis.topic.clone(),
+        partition: genesis.partition,
+        generation: genesis.generation,
+        topic_id: genesis.topic_id.clone(),
+        from: range.from,
+        to: range.to,
+        cut_at_us: range.cut_at_us,
+        schema_version: SCHEMA_VERSION,
+        extension: format.extension().to_owned(),
+        dialects_digest: tables.dialects_digest.clone(),
+        routing_digest: tables.routing_digest.clone(),
+        leader_epoch: batch.last().map_or(-1, |r| r.leader_epoch),
+        program_version: PROGRAM_VERSION.to_owned(),
+        objects,
+        gaps,
+    })
+}
+
+/// A data object ready to be created.
+pub struct Encoded {
+    pub bytes: Bytes,
+    pub object: DataObject,
+}
+
+/// Encodes the rows of one object. `rows` must be those that `object` names, less what could not be read again.
+pub fn encode<'b>(
+    intent: &Intent,
+    object: &IntentObject,
+    cluster_id: Option<&str>,
+    rows: impl Iterator<Item = RawRecord<'b>>,
+    format: Format,
+    tables: &'b Tables,
+    intent_key: &str,
+) -> Result<Encoded> {
+    let context = FileContext {
+        cluster_id,
+        topic: &intent.topic,
+        partition: intent.partition,
+        generation: intent.generation,
+        archived_at_us: intent.cut_at_us,
+        intent_key,
+        program_version: PROGRAM_VERSION,
+    };
+    let mut encoder = Encoder::new(format, &context)?;
+    let mut stats = Stats::default();
+    for raw in rows {
+        let decoded = tables.dialects.decode(&intent.topic, intent.partition, &raw);
+        // The folder was fixed by the intent: another version's routing does not move a row.
+        encoder.push(&raw, &decoded, &object.pipeline)?;
+        stats.add(raw.offset, raw.timestamp_ms, &decoded);
+    }
+    let bytes = Bytes::from(encoder.finish()?);
+    let object = stats.object(object, bytes.len() as u64, ledger::sha256_hex(&bytes));
+    Ok(Encoded { bytes, object })
+}
+
+/// What the manifest says of an object that was found in the store, and the offsets it has.
+///
+/// # Errors
+/// [`crate::Kind::Corrupt`] if it cannot be read, or holds rows that the intent does not name for it.
+pub fn describe(object: &IntentObject, bytes: Bytes) -> Result<(DataObject, RoaringTreemap)> {
+    let at = |e: Error| e.context(format!("data object {}", object.key));
+    let format = Format::of_key(&object.key)
+        .ok_or_else(|| Error::corrupt(format!("data object {}: unknown extension", object.key)))?;
+    let (size, sha256) = (bytes.len() as u64, ledger::sha256_hex(&bytes));
+    let (mut stats, mut offsets) = (Stats::default(), RoaringTreemap::new());
+    crate::format::read(format, bytes, Projection::NoPayload, &mut |row| {
+        if !offsets.insert(row.raw.offset as u64) {
+            return Err(Error::corrupt(format!("offset {} stands in it twice", row.raw.offset)));
+        }
+        stats.add(row.raw.offset, row.raw.timestamp_ms, &row.decoded);
+        Ok(ControlFlow::Continue(()))
+    })
+    .map_err(at)?;
+    if !offsets.is_subset(&ledger::decode_offsets(&object.offsets)?) {
+        return Err(at(Error::corrupt(
+            "it has rows that its intent does not name: something else wrote under this name. Stop other writers of \
+             this bucket and run `dlq-archiver verify`",
+        )));
+    }
+    Ok((stats.object(object, size, sha256), offsets))
+}
+
+/// Different counts a manifest keeps apart in one object.
+const MAX_COUNTS: usize = 200;
+/// Longest error class in a manifest, in bytes.
+const MAX_CLASS: usize = 200;
+
+#[derive(Default)]
+struct Stats {
+    rows: u64,
+    offsets: Option<(i64, i64)>,
+    timestamps: Option<(i64, i64)>,
+    counts: Vec<Counts>,
+    last: usize,
+}
+
+impl Stats {
+    fn add(&mut self, offset: i64, timestamp_ms: i64, decoded: &Decoded<'_>) {
+        let widen = |range: &mut Option<(i64, i64)>, x: i64| {
+            *range = Some(range.map_or((x, x), |(min, max)| (min.min(x), max.max(x))));
+        };
+        self.rows += 1;
+        widen(&mut self.offsets, offset);
+        widen(&mut self.timestamps, timestamp_ms);
+        let class = decoded.error_class.as_deref().map(|c| &c[..c.floor_char_boundary(MAX_CLASS)]);
+        let same = |c: &Counts| {
+            c.dialect == decoded.dialect && c.error_class.as_deref() == class && c.error_code == decoded.error_code
+        };
+        // Failures come in runs.
+        let found = if self.counts.get(self.last).is_some_and(same) {
+            Some(self.last)
+        } else {
+            self.counts.iter().position(same)
+        };
+        self.last = match found {
+            Some(i) => i,
+            None if self.counts.len() < MAX_COUNTS => {
+                self.counts.push(Counts {
+                    dialect: decoded.dialect.clone().into_owned(),
+                    error_class: class.map(str::to_owned),
+                    error_code: decoded.error_code,
+                    rows: 0,
+                });
+                self.counts.len() - 1
+            }
+            None => {
+                if self.counts.len() == MAX_COUNTS {
+                    self.counts.push(Counts { dialect: "other".into(), error_class: None, error_code: None, rows: 0 });
+                }
+                MAX_COUNTS
+            }
+        };
+        self.counts[self.last].rows += 1;
+    }
+
+    fn object(mut self, object: &IntentObject, size: u64, sha256: String) -> DataObject {
+        self.counts.sort_unstable();
+        DataObject {
+            key: object.key.clone(),
+            dt: object.dt.clone(),
+            pipeline: object.pipeline.clone(),
+            size,
+            rows: self.rows,
+            sha256,
+            min_offset: self.offsets.map(|o| o.0),
+            max_offset: self.offsets.map(|o| o.1),
+            min_timestamp_ms: self.timestamps.map(|t| t.0),
+            max_timestamp_ms: self.timestamps.map(|t| t.1),
+            counts: self.counts,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::TimestampType;
+
+    #[test]
+    fn due_by_records_bytes_or_age_but_never_empty() {
+        let p = CutPolicy { max_records: 10, max_bytes: 100, max_age: Duration::from_secs(5) };
+        assert!(!p.due(0, 1000, Duration::from_secs(9)));
+        assert!(!p.due(9, 99, Duration::from_secs(4)));
+        assert!(p.due(10, 0, Duration::ZERO) && p.due(1, 100, Duration::ZERO) && p.due(1, 1, Duration::from_secs(5)));
+    }
+
+    #[test]
+    fn every_row_is_in_exactly_one_group_in_order() {
+        let mut batch = RawBatch::new();
+        for (offset, ts) in [(5, -1), (6, 86_400_000), (7, 0), (9, i64::MAX), (10, 86_399_999)] {
+            batch.push(offset, ts, TimestampType::CreateTime, 0, None, Some(b"x"), std::iter::empty());
+        }
+        let groups = group(&batch, "t", 0, &Tables::builtin());
+        let flat: Vec<_> = groups.iter().map(|g| (g.dt.as_str(), g.pipeline.as_str(), g.rows.clone())).collect();
+        assert_eq!(flat, [("1970-01-01", "t", vec![0, 2, 3, 4]), ("1970-01-02", "t", vec![1])]);
+    }
+
+    #[test]
+    fn counts_stay_bounded() {
+        let mut stats = Stats::default();
+        for i in 0..1000 {
+            let class = Some(format!("E{i}").into());
+            stats.add(i, 0, &Decoded { dialect: "d".into(), error_class: class, ..Decoded::default() });
+        }
+        assert_eq!(stats.counts.len(), MAX_COUNTS + 1);
+        assert_eq!(stats.counts.iter().map(|c| c.rows).sum::<u64>(), 1000);
+    }
+}

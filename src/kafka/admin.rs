@@ -1,0 +1,289 @@
+//! Questions to the brokers: topics, partitions, log start and end, topic ids, cluster id.
+//!
+//! Every call blocks for at most its timeout; call from a blocking thread.
+
+use super::consumer::Context;
+use super::{Connection, Consumer, error};
+use crate::error::{Error, Result};
+use crate::record::TopicPartition;
+use rdkafka::consumer::{BaseConsumer, Consumer as _};
+use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
+use rdkafka_sys as sys;
+use std::ffi::{CStr, CString};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// A topic as the brokers describe it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TopicInfo {
+    pub name: String,
+    /// Ascending.
+    pub partitions: Vec<i32>,
+}
+
+/// A client that only asks.
+pub struct Admin {
+    consumer: Consumer,
+    brokers: String,
+    /// Set when the brokers turned out not to tell topic ids, so that it is not waited for again.
+    no_topic_ids: AtomicBool,
+}
+
+/// librdkafka's internal topics and Kafka's own, which a pattern never means.
+fn is_internal(topic: &str) -> bool {
+    topic.starts_with("__")
+}
+
+impl Admin {
+    pub fn new(connection: &Connection) -> Result<Self> {
+        Ok(Self {
+            consumer: Consumer::new(connection, "dlq-archiver-admin")?,
+            brokers: connection.brokers().to_owned(),
+            no_topic_ids: AtomicBool::new(false),
+        })
+    }
+
+    fn client(&self) -> &BaseConsumer<Context> {
+        self.consumer.inner()
+    }
+
+    fn error(&self, doing: &str, e: &rdkafka::error::KafkaError) -> Error {
+        let doing = format!("{doing} (brokers {})", self.brokers);
+        error(&doing, e, self.consumer.last_error())
+    }
+
+    /// The cluster's id; `None` where the brokers do not tell it.
+    pub fn cluster_id(&self, timeout: Duration) -> Option<String> {
+        self.client().client().fetch_cluster_id(timeout).filter(|id| !id.is_empty())
+    }
+
+    /// Waits until a broker answers.
+    ///
+    /// # Errors
+    /// [`crate::Kind::Unavailable`] with what the connection said, if none does within `timeout`;
+    /// [`crate::Kind::Config`] if one refuses.
+    pub fn wait(&self, timeout: Duration) -> Result<()> {
+        let deadline = Instant::now() + timeout;
+        loop {
+            let step = Duration::from_secs(5).min(deadline.saturating_duration_since(Instant::now()));
+            match self.client().fetch_metadata(Some("__dlq_archiver_probe"), step.max(Duration::from_millis(100))) {
+                Ok(_) => return Ok(()),
+                Err(e) => {
+                    let e = self.error("no broker answers", &e);
+                    let refused =
+                        e.kind() == crate::Kind::Config || self.consumer.last_error().is_some_and(|t| is_refusal(&t));
+                    if refused {
+                        return Err(Error::config(format!(
+                            "{}. Check the security settings (-X, --kafka-config)",
+                            e.message()
+                        )));
+                    }
+                    if Instant::now() >= deadline {
+                        return Err(e.context("gave up after waiting"));
+                    }
+                    std::thread::sleep(Duration::from_millis(200));
+                }
+            }
+        }
+    }
+
+    /// Topics by exact name, or by regular expression if the name begins with `^` (Kafka's own topics left out).
+    ///
+    /// # Errors
+    /// [`crate::Kind::Config`] for a name that does not exist, or a pattern that is not a regular expression.
+    pub fn topics(&self, names: &[String], timeout: Duration) -> Result<Vec<TopicInfo>> {
+        let metadata = self.client().fetch_metadata(None, timeout).map_err(|e| self.error("cannot list topics", &e))?;
+        let mut all: Vec<TopicInfo> = metadata
+            .topics()
+            .iter()
+            .filter(|t| t.error().is_none())
+            .map(|t| {
+                let mut partitions: Vec<i32> = t.partitions().iter().map(|p| p.id()).collect();
+                partitions.sort_unstable();
+                TopicInfo { name: t.name().to_owned(), partitions }
+            })
+            .collect();
+        all.sort_by(|a, b| a.name.cmp(&b.name));
+        let mut chosen = Vec::new();
+        for name in names {
+            if name.starts_with('^') {
+                let pattern = regex::Regex::new(name)
+                    .map_err(|e| Error::config(format!("--topic {name:?} is not a regular expression: {e}")))?;
+                chosen.extend(all.iter().filter(|t| !is_internal(&t.name) && pattern.is_match(&t.name)).cloned());
+            } else {
+                let found = all.iter().find(|t| t.name == *name).cloned();
+                chosen.push(found.ok_or_else(|| self.unknown_topic(name, &all))?);
+            }
+        }
+        chosen.sort_by(|a, b| a.name.cmp(&b.name));
+        chosen.dedup();
+        Ok(chosen)
+    }
+
+    fn unknown_topic(&self, name: &str, all: &[TopicInfo]) -> Error {
+        let near = nearest(name, all.iter().map(|t| t.name.as_str()).filter(|t| !is_internal(t)));
+        let hint = near.map_or(String::new(), |n| format!("; did you mean {n:?}?"));
+        Error::config(format!(
+            "topic {name:?} does not exist on {} (or this user may not describe it){hint}",
+            self.brokers
+        ))
+    }
+
+    /// Log start and last stable offset of a partition, asked from its leader.
+    ///
+    /// # Errors
+    /// [`crate::Kind::Unavailable`] if the leader does not answer.
+    pub fn watermarks(&self, tp: &TopicPartition, timeout: Duration) -> Result<(i64, i64)> {
+        self.client()
+            .fetch_watermarks(&tp.topic, tp.partition, timeout)
+            .map_err(|e| self.error(&format!("cannot ask for the offsets of {tp}"), &e))
+    }
+
+    /// First offset whose record is at or behind `timestamp_ms`; `None` if there is none.
+    ///
+    /// # Errors
+    /// As [`Admin::watermarks`]; brokers that cannot seek by time answer with an error of their own.
+    pub fn offset_for_time(&self, tp: &TopicPartition, timestamp_ms: i64, timeout: Duration) -> Result<Option<i64>> {
+        let doing = format!("cannot find an offset of {tp} by time");
+        let mut list = TopicPartitionList::new();
+        list.add_partition_offset(&tp.topic, tp.partition, Offset::Offset(timestamp_ms))
+            .map_err(|e| error(&doing, &e, None))?;
+        let list = self.client().offsets_for_times(list, timeout).map_err(|e| self.error(&doing, &e))?;
+        let elements = list.elements();
+        let element = elements.first().ok_or_else(|| Error::unavailable(doing.clone()))?;
+        element.error().map_err(|e| self.error(&doing, &e))?;
+        Ok(match element.offset() {
+            Offset::Offset(offset) => Some(offset),
+            _ => None,
+        })
+    }
+
+    /// The topic's id as Kafka prints it (22 characters of base64, KIP-516); `None` where the brokers do not tell one.
+    pub fn topic_id(&self, topic: &str, timeout: Duration) -> Option<String> {
+        if self.no_topic_ids.load(Ordering::Relaxed) {
+            return None;
+        }
+        match describe_topic_id(self.client(), topic, timeout) {
+            Ok(id) => id,
+            Err(code) => {
+                use rdkafka::error::RDKafkaErrorCode as Code;
+                // A broker that answers everything else but not this does not know the request.
+                if matches!(code, Code::UnsupportedFeature | Code::UnsupportedVersion | Code::OperationTimedOut) {
+                    tracing::info!(
+                        "the brokers do not tell topic ids ({code}): a topic that is deleted and made anew can only be \
+                         noticed while its log is shorter than the archive"
+                    );
+                    self.no_topic_ids.store(true, Ordering::Relaxed);
+                }
+                None
+            }
+        }
+    }
+
+    /// For brokers that are known not to have topic ids, such as the embedded one.
+    pub fn without_topic_ids(self) -> Self {
+        self.no_topic_ids.store(true, Ordering::Relaxed);
+        self
+    }
+
+    /// Makes a topic with replication factor 1 and these settings. For tests and benches.
+    pub async fn create_topic(
+        connection: &Connection,
+        name: &str,
+        partitions: i32,
+        config: &[(&str, &str)],
+    ) -> Result<()> {
+        use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
+        let doing = format!("cannot create topic {name}");
+        let admin: AdminClient<rdkafka::client::DefaultClientContext> =
+            connection.client_config().create().map_err(|e| error(&doing, &e, None))?;
+        let mut topic = NewTopic::new(name, partitions, TopicReplication::Fixed(1));
+        for (key, value) in config {
+            topic = topic.set(key, value);
+        }
+        let results = admin.create_topics([&topic], &AdminOptions::new()).await.map_err(|e| error(&doing, &e, None))?;
+        match results.into_iter().next() {
+            Some(Err((_, code))) => Err(Error::failed(format!("{doing}: {code}"))),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// What a broker or TLS says when settings, not patience, are missing.
+fn is_refusal(text: &str) -> bool {
+    let text = text.to_ascii_lowercase();
+    ["authentication", "ssl handshake failed", "sasl", "certificate", "failed to verify"]
+        .iter()
+        .any(|t| text.contains(t))
+}
+
+/// The candidate with the longest common start, if that is most of the name.
+fn nearest<'a>(name: &str, candidates: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    let common = |c: &str| name.bytes().zip(c.bytes()).take_while(|(a, b)| a.eq_ignore_ascii_case(b)).count();
+    candidates.max_by_key(|c| common(c)).filter(|c| common(c) * 2 > name.len())
+}
+
+fn describe_topic_id(
+    consumer: &BaseConsumer<Context>,
+    topic: &str,
+    timeout: Duration,
+) -> std::result::Result<Option<String>, rdkafka::error::RDKafkaErrorCode> {
+    use sys::rd_kafka_resp_err_t::RD_KAFKA_RESP_ERR_NO_ERROR;
+    let Ok(name) = CString::new(topic) else { return Ok(None) };
+    let client = consumer.client().native_ptr();
+    let millis = i32::try_from(timeout.as_millis()).unwrap_or(i32::MAX);
+    // SAFETY: every pointer below comes from librdkafka, is checked where it may be null, is used before what owns it
+    // is destroyed, and is destroyed once. The client outlives the call.
+    unsafe {
+        let mut names = [name.as_ptr()];
+        let topics = sys::rd_kafka_TopicCollection_of_topic_names(names.as_mut_ptr(), 1);
+        let options =
+            sys::rd_kafka_AdminOptions_new(client, sys::rd_kafka_admin_op_t::RD_KAFKA_ADMIN_OP_DESCRIBETOPICS);
+        sys::rd_kafka_AdminOptions_set_request_timeout(options, millis, std::ptr::null_mut(), 0);
+        let queue = sys::rd_kafka_queue_new(client);
+        sys::rd_kafka_DescribeTopics(client, topics, options, queue);
+        let event = sys::rd_kafka_queue_poll(queue, millis.saturating_add(500));
+        let answer = if event.is_null() {
+            Err(sys::rd_kafka_resp_err_t::RD_KAFKA_RESP_ERR__TIMED_OUT.into())
+        } else {
+            let code = sys::rd_kafka_event_error(event);
+            if code == RD_KAFKA_RESP_ERR_NO_ERROR {
+                let mut count = 0usize;
+                let result = sys::rd_kafka_event_DescribeTopics_result(event);
+                let found = sys::rd_kafka_DescribeTopics_result_topics(result, &mut count);
+                Ok((count > 0).then(|| topic_id_of(*found)).flatten())
+            } else {
+                Err(code.into())
+            }
+        };
+        if !event.is_null() {
+            sys::rd_kafka_event_destroy(event);
+        }
+        sys::rd_kafka_queue_destroy(queue);
+        sys::rd_kafka_AdminOptions_destroy(options);
+        sys::rd_kafka_TopicCollection_destroy(topics);
+        answer
+    }
+}
+
+/// # Safety
+/// `description` must be live.
+unsafe fn topic_id_of(description: *const sys::rd_kafka_TopicDescription_t) -> Option<String> {
+    // SAFETY: by the caller; the id belongs to the description, its text to the id.
+    unsafe {
+        let failed = sys::rd_kafka_TopicDescription_error(description);
+        if !failed.is_null() && sys::rd_kafka_error_code(failed) != sys::rd_kafka_resp_err_t::RD_KAFKA_RESP_ERR_NO_ERROR
+        {
+            return None;
+        }
+        let id = sys::rd_kafka_TopicDescription_topic_id(description);
+        let zero = id.is_null()
+            || (sys::rd_kafka_Uuid_most_significant_bits(id) == 0
+                && sys::rd_kafka_Uuid_least_significant_bits(id) == 0);
+        if zero {
+            return None;
+        }
+        let text = sys::rd_kafka_Uuid_base64str(id);
+        (!text.is_null()).then(|| CStr::from_ptr(text).to_string_lossy().into_owned())
+    }
+}

@@ -1,0 +1,238 @@
+//! The group consumer: polls, tells rebalances, seeks, commits.
+//!
+//! Decides nothing: what a partition's next offset is comes from the ledger, through the caller. The rebalance
+//! callback only assigns and pauses.
+
+use super::{Connection, LastError, Message, error};
+use crate::error::{Error, Result};
+use crate::record::TopicPartition;
+use rdkafka::client::ClientContext;
+use rdkafka::config::RDKafkaLogLevel;
+use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _, ConsumerContext, Rebalance as RdRebalance};
+use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
+use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
+use rdkafka_sys as sys;
+use std::collections::VecDeque;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+/// Partitions that the group gave or took.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Rebalance {
+    /// Assigned, and paused: nothing is read before [`Consumer::start`].
+    Assigned(Vec<TopicPartition>),
+    Revoked(Vec<TopicPartition>),
+}
+
+#[derive(Default)]
+pub(super) struct Context {
+    rebalances: Mutex<VecDeque<Rebalance>>,
+    pub(super) last: LastError,
+}
+
+impl ClientContext for Context {
+    fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
+        super::log(level, facility, message, &self.last);
+    }
+    fn error(&self, error: KafkaError, reason: &str) {
+        tracing::debug!(target: "librdkafka", "{error}: {reason}");
+        self.last.set(reason);
+    }
+}
+
+fn partitions(list: &TopicPartitionList) -> Vec<TopicPartition> {
+    list.elements().iter().map(|e| TopicPartition::new(e.topic(), e.partition())).collect()
+}
+
+impl ConsumerContext for Context {
+    fn pre_rebalance(&self, _: &BaseConsumer<Self>, rebalance: &RdRebalance<'_>) {
+        if let RdRebalance::Revoke(list) = rebalance {
+            self.push(Rebalance::Revoked(partitions(list)));
+        }
+    }
+    fn post_rebalance(&self, consumer: &BaseConsumer<Self>, rebalance: &RdRebalance<'_>) {
+        if let RdRebalance::Assign(list) = rebalance {
+            if let Err(e) = consumer.pause(list) {
+                tracing::warn!("cannot pause new partitions: {e}");
+            }
+            self.push(Rebalance::Assigned(partitions(list)));
+        }
+    }
+    fn commit_callback(&self, result: Result<(), KafkaError>, _: &TopicPartitionList) {
+        if let Err(e) = result {
+            tracing::debug!("the group's offset was not committed ({e}); the ledger has it");
+        }
+    }
+}
+
+impl Context {
+    fn push(&self, rebalance: Rebalance) {
+        self.rebalances.lock().unwrap_or_else(|e| e.into_inner()).push_back(rebalance);
+    }
+}
+
+/// What one poll brought besides a record, which goes to the callback.
+#[derive(Debug)]
+pub enum Polled {
+    /// A record was handed to the callback.
+    Record,
+    /// Nothing within the timeout, or an event that asks for nothing.
+    Idle,
+    /// Some partition was read to its end; [`Consumer::positions`] tells which.
+    End,
+    /// Some partition's position is no longer in its log.
+    OutOfRange,
+    Failed(Error),
+}
+
+/// A classic-protocol consumer with the settings that the archive's exactness needs.
+pub struct Consumer {
+    inner: BaseConsumer<Context>,
+}
+
+impl Consumer {
+    /// # Errors
+    /// [`crate::Kind::Config`] if librdkafka refuses the settings.
+    pub fn new(connection: &Connection, group: &str) -> Result<Self> {
+        let inner = connection.consumer_config(group).create_with_context(Context::default()).map_err(|e| {
+            Error::config(format!("cannot set up the Kafka consumer: {e}. Check -X and --kafka-config"))
+        })?;
+        Ok(Self { inner })
+    }
+
+    pub(super) fn inner(&self) -> &BaseConsumer<Context> {
+        &self.inner
+    }
+
+    /// What librdkafka last said about its connections.
+    pub fn last_error(&self) -> Option<String> {
+        self.inner.context().last.get()
+    }
+
+    /// Joins the group for these topics; names that begin with `^` are regular expressions.
+    pub fn subscribe(&self, topics: &[String]) -> Result<()> {
+        let topics: Vec<&str> = topics.iter().map(String::as_str).collect();
+        self.inner.subscribe(&topics).map_err(|e| error("cannot subscribe", &e, None))
+    }
+
+    /// Takes partitions without a group, paused, as if a rebalance had assigned them.
+    pub fn assign(&self, topic_partitions: &[TopicPartition]) -> Result<()> {
+        let mut list = TopicPartitionList::new();
+        for tp in topic_partitions {
+            // Replaced by `start` before anything is read.
+            list.add_partition_offset(&tp.topic, tp.partition, Offset::End)
+                .map_err(|e| error(&format!("cannot assign {tp}"), &e, None))?;
+        }
+        self.inner.assign(&list).map_err(|e| error("cannot assign partitions", &e, None))?;
+        self.inner.pause(&list).map_err(|e| error("cannot pause partitions", &e, None))?;
+        self.inner.context().push(Rebalance::Assigned(topic_partitions.to_vec()));
+        Ok(())
+    }
+
+    /// Waits at most `timeout` for one record or event. Must be called at least every `max.poll.interval.ms`.
+    pub fn poll(&self, timeout: Duration, mut record: impl FnMut(&Message<'_>)) -> Polled {
+        match self.inner.poll(timeout) {
+            None => Polled::Idle,
+            Some(Ok(message)) => {
+                record(&Message::new(&message));
+                Polled::Record
+            }
+            Some(Err(KafkaError::PartitionEOF(_))) => Polled::End,
+            Some(Err(e)) => match e.rdkafka_error_code() {
+                Some(Code::AutoOffsetReset | Code::OffsetOutOfRange | Code::LogTruncation) => Polled::OutOfRange,
+                // Told again by the metadata refresh or by the group's coordinator when it is over.
+                Some(Code::UnknownTopicOrPartition | Code::UnknownTopic | Code::PollExceeded) => {
+                    tracing::debug!("consumer: {e}");
+                    Polled::Idle
+                }
+                _ => Polled::Failed(error("cannot read", &e, self.last_error())),
+            },
+        }
+    }
+
+    /// The next rebalance that happened during a poll.
+    pub fn rebalance(&self) -> Option<Rebalance> {
+        self.inner.context().rebalances.lock().unwrap_or_else(|e| e.into_inner()).pop_front()
+    }
+
+    /// Reads `tp` from `offset` on; it stays paused. `leader_epoch` is that of the last archived record, -1 if
+    /// unknown: with it a broker can tell that the log diverged (KIP-320).
+    ///
+    /// # Errors
+    /// [`crate::Kind::Unavailable`] if the partition is not assigned yet or its leader does not answer: try again.
+    pub fn seek(&self, tp: &TopicPartition, offset: i64, leader_epoch: i32, timeout: Duration) -> Result<()> {
+        let deadline = Instant::now() + timeout;
+        loop {
+            match self.try_seek(tp, offset, leader_epoch, timeout) {
+                // An assignment takes effect in librdkafka's own thread, some time after it was told.
+                Err(e) if e.is_unavailable() && Instant::now() < deadline => {
+                    std::thread::sleep(Duration::from_millis(20));
+                }
+                other => return other,
+            }
+        }
+    }
+
+    fn try_seek(&self, tp: &TopicPartition, offset: i64, leader_epoch: i32, timeout: Duration) -> Result<()> {
+        let doing = format!("cannot seek {tp} to {offset}");
+        let mut list = TopicPartitionList::new();
+        list.add_partition_offset(&tp.topic, tp.partition, Offset::Offset(offset))
+            .map_err(|e| error(&doing, &e, None))?;
+        if leader_epoch >= 0 {
+            // SAFETY: the list has exactly one element, added above.
+            unsafe { sys::rd_kafka_topic_partition_set_leader_epoch((*list.ptr()).elems, leader_epoch) };
+        }
+        let list =
+            self.inner.seek_partitions(list, timeout).map_err(|e| Error::unavailable(format!("{doing}: {e}")))?;
+        for element in list.elements() {
+            element.error().map_err(|e| Error::unavailable(format!("{doing}: {e}")))?;
+        }
+        Ok(())
+    }
+
+    pub fn pause(&self, topic_partitions: &[TopicPartition]) -> Result<()> {
+        self.inner.pause(&list_of(topic_partitions)).map_err(|e| error("cannot pause", &e, None))
+    }
+
+    pub fn resume(&self, topic_partitions: &[TopicPartition]) -> Result<()> {
+        self.inner.resume(&list_of(topic_partitions)).map_err(|e| error("cannot resume", &e, None))
+    }
+
+    /// Where the consumer is in each partition it reads: behind the last record, and behind transaction markers and
+    /// aborted records that came after it. Local, asks no broker.
+    pub fn positions(&self) -> Vec<(TopicPartition, i64)> {
+        let Ok(list) = self.inner.position() else { return Vec::new() };
+        list.elements()
+            .iter()
+            .filter_map(|e| match e.offset() {
+                Offset::Offset(offset) => Some((TopicPartition::new(e.topic(), e.partition()), offset)),
+                _ => None,
+            })
+            .collect()
+    }
+
+    /// Tells the group how far the archive is. A hint for people and lag monitors; failure is not an error.
+    pub fn commit(&self, tp: &TopicPartition, offset: i64, wait: bool) {
+        let mut list = TopicPartitionList::new();
+        let mode = if wait { CommitMode::Sync } else { CommitMode::Async };
+        let done = list
+            .add_partition_offset(&tp.topic, tp.partition, Offset::Offset(offset))
+            .and_then(|()| self.inner.commit(&list, mode));
+        if let Err(e) = done {
+            tracing::debug!("the group's offset of {tp} was not committed ({e}); the ledger has it");
+        }
+    }
+
+    /// Leaves the group. Rebalance callbacks still run in the polls that follow, until the client is dropped.
+    pub fn leave(&self) {
+        self.inner.unsubscribe();
+    }
+}
+
+fn list_of(topic_partitions: &[TopicPartition]) -> TopicPartitionList {
+    let mut list = TopicPartitionList::with_capacity(topic_partitions.len());
+    for tp in topic_partitions {
+        list.add_partition(&tp.topic, tp.partition);
+    }
+    list
+}

@@ -1,0 +1,32 @@
+//! The embedded broker of the demo and of tests that need no Java: librdkafka's mock cluster.
+//!
+//! It keeps about 4 MiB a partition and trims older records, knows no transactions' markers and no topic ids.
+
+use super::error;
+use crate::error::Result;
+use rdkafka::mocking::MockCluster;
+use rdkafka::producer::DefaultProducerContext;
+
+/// A broker on loopback in this process; gone when dropped.
+pub struct MockBroker {
+    cluster: MockCluster<'static, DefaultProducerContext>,
+}
+
+impl MockBroker {
+    /// # Errors
+    /// [`crate::Kind::Failed`] if it cannot listen on loopback.
+    pub fn start() -> Result<Self> {
+        let cluster = MockCluster::new(1).map_err(|e| error("cannot start the embedded broker", &e, None))?;
+        Ok(Self { cluster })
+    }
+
+    pub fn brokers(&self) -> String {
+        self.cluster.bootstrap_servers()
+    }
+
+    pub fn create_topic(&self, topic: &str, partitions: i32) -> Result<()> {
+        self.cluster
+            .create_topic(topic, partitions, 1)
+            .map_err(|e| error(&format!("cannot create topic {topic}"), &e, None))
+    }
+}

@@ -1,0 +1,231 @@
+//! All of Kafka: the only module that uses rdkafka.
+//!
+//! Owns connections and their settings, reading ([`Consumer`], [`RangeReader`]), writing ([`Producer`]), questions to
+//! the brokers ([`Admin`]) and the embedded broker of the demo ([`MockBroker`]). Knows nothing of the archive.
+//! Invariant: what is read or written are the record's bytes, header names that are not UTF-8 or hold NUL included.
+
+mod admin;
+mod consumer;
+mod message;
+mod mock;
+mod producer;
+mod range;
+
+pub use admin::{Admin, TopicInfo};
+pub use consumer::{Consumer, Polled, Rebalance};
+pub use message::Message;
+pub use mock::MockBroker;
+pub use producer::{Ack, NewRecord, Producer, committed};
+pub use range::{RangeEnd, RangeReader};
+
+use crate::error::{Error, Result};
+use rdkafka::config::{ClientConfig, RDKafkaLogLevel};
+use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
+use std::path::Path;
+use std::sync::Mutex;
+
+/// How to reach the brokers: `--brokers`, then `--kafka-config`, then `-X`, later ones winning.
+#[derive(Clone, Default)]
+pub struct Connection {
+    properties: Vec<(String, String)>,
+}
+
+/// Properties that the archive's exactness hangs on.
+const FIXED: &[&str] = &[
+    "enable.auto.commit",
+    "enable.auto.offset.store",
+    "auto.offset.reset",
+    "enable.partition.eof",
+    "isolation.level",
+    "group.protocol",
+    "partition.assignment.strategy",
+    "group.id",
+    "transactional.id",
+    "enable.idempotence",
+];
+
+impl Connection {
+    pub fn new(brokers: &str) -> Self {
+        Self { properties: vec![("bootstrap.servers".into(), brokers.into())] }
+    }
+
+    pub fn brokers(&self) -> &str {
+        let brokers = self.properties.iter().rev().find(|(k, _)| k == "bootstrap.servers");
+        brokers.map_or("", |(_, v)| v)
+    }
+
+    /// Sets one librdkafka property, as kcat's `-X` does.
+    ///
+    /// # Errors
+    /// [`crate::Kind::Config`] for a property that this program has to set itself, or that librdkafka does not know.
+    pub fn set(&mut self, key: &str, value: &str) -> Result<()> {
+        let key = match key {
+            "metadata.broker.list" => "bootstrap.servers",
+            other => other,
+        };
+        if FIXED.contains(&key) {
+            return Err(Error::config(format!("-X {key} cannot be set: the archive's exactness depends on it")));
+        }
+        let mut probe = ClientConfig::new();
+        probe.set(key, value);
+        if let Err(KafkaError::ClientConfig(_, desc, ..)) = probe.create_native_config() {
+            return Err(Error::config(format!("-X {key}: {}", desc.trim())));
+        }
+        self.properties.push((key.to_owned(), value.to_owned()));
+        Ok(())
+    }
+
+    /// Reads a `.properties` file as kcat and the Java tools have it: `key=value` lines, `#` comments.
+    ///
+    /// # Errors
+    /// [`crate::Kind::Config`] with file and line.
+    pub fn read_properties(&mut self, path: &Path) -> Result<()> {
+        let text = std::fs::read_to_string(path)
+            .map_err(|e| Error::config(format!("cannot read --kafka-config {}: {e}", path.display())))?;
+        for (number, line) in text.lines().enumerate() {
+            let line = line.trim();
+            if line.is_empty() || line.starts_with(['#', '!']) {
+                continue;
+            }
+            let at = |e: Error| e.context(format!("{}:{}", path.display(), number + 1));
+            let (key, value) = line
+                .split_once('=')
+                .ok_or_else(|| at(Error::config("expected key=value, found a line without `=`")))?;
+            self.set(key.trim(), value.trim()).map_err(at)?;
+        }
+        Ok(())
+    }
+
+    fn client_config(&self) -> ClientConfig {
+        let mut config = ClientConfig::new();
+        // Settings that fit Kafka as well as brokers with a part of its protocol; defaults change, so pinned.
+        config
+            .set("client.id", "dlq-archiver")
+            .set("client.software.name", "dlq-archiver")
+            .set("socket.keepalive.enable", "true")
+            .set("log.connection.close", "false")
+            .set("reconnect.backoff.max.ms", "5000")
+            .set_log_level(RDKafkaLogLevel::Info);
+        for (key, value) in &self.properties {
+            config.set(key, value);
+        }
+        config
+    }
+
+    fn consumer_config(&self, group: &str) -> ClientConfig {
+        let mut config = self.client_config();
+        for (key, value) in [
+            ("queued.max.messages.kbytes", "16384"),
+            ("check.crcs", "true"),
+            ("topic.metadata.refresh.interval.ms", "60000"),
+        ] {
+            if config.get(key).is_none() {
+                config.set(key, value);
+            }
+        }
+        config
+            .set("group.id", group)
+            .set("group.protocol", "classic")
+            .set("partition.assignment.strategy", "range,roundrobin")
+            .set("enable.auto.commit", "false")
+            .set("enable.auto.offset.store", "false")
+            // The other values skip silently where retention was faster.
+            .set("auto.offset.reset", "error")
+            .set("enable.partition.eof", "true")
+            .set("isolation.level", "read_committed");
+        config
+    }
+
+    /// A property as set, for settings that are not secret.
+    pub fn get(&self, key: &str) -> Option<&str> {
+        self.properties.iter().rev().find(|(k, _)| k == key).map(|(_, v)| v.as_str())
+    }
+}
+
+impl std::fmt::Debug for Connection {
+    /// Names brokers and property names, never values: they can be secrets.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let keys: Vec<_> = self.properties.iter().map(|(k, _)| k).collect();
+        f.debug_struct("Connection").field("brokers", &self.brokers()).field("properties", &keys).finish()
+    }
+}
+
+/// What librdkafka told last about a connection, for messages that say why a broker does not answer.
+#[derive(Default)]
+struct LastError(Mutex<Option<String>>);
+
+impl LastError {
+    fn set(&self, text: &str) {
+        // "[thrd:...]: " prefixes are for librdkafka's developers.
+        let text = text.strip_prefix("[thrd:").and_then(|t| t.split_once("]: ")).map_or(text, |(_, t)| t);
+        *self.0.lock().unwrap_or_else(|e| e.into_inner()) = Some(text.to_owned());
+    }
+    fn get(&self) -> Option<String> {
+        self.0.lock().unwrap_or_else(|e| e.into_inner()).clone()
+    }
+}
+
+fn log(level: RDKafkaLogLevel, facility: &str, message: &str, last: &LastError) {
+    use RDKafkaLogLevel as L;
+    if matches!(level, L::Emerg | L::Alert | L::Critical | L::Error) {
+        last.set(message);
+    }
+    match level {
+        L::Emerg | L::Alert | L::Critical | L::Error | L::Warning => {
+            tracing::debug!(target: "librdkafka", facility, "{message}")
+        }
+        _ => tracing::trace!(target: "librdkafka", facility, "{message}"),
+    }
+}
+
+/// Turns a librdkafka error into one whose kind says what to do. `doing` names what was asked for.
+fn error(doing: &str, e: &KafkaError, last: Option<String>) -> Error {
+    let code = e.rdkafka_error_code();
+    let detail = match (&last, code) {
+        (Some(last), Some(Code::BrokerTransportFailure | Code::AllBrokersDown | Code::OperationTimedOut)) => {
+            last.clone()
+        }
+        (_, Some(code)) => code.to_string(),
+        _ => e.to_string(),
+    };
+    match code {
+        Some(
+            Code::SaslAuthenticationFailed
+            | Code::TopicAuthorizationFailed
+            | Code::GroupAuthorizationFailed
+            | Code::ClusterAuthorizationFailed
+            | Code::TransactionalIdAuthorizationFailed
+            | Code::Authentication
+            | Code::UnsupportedSASLMechanism
+            | Code::SSL,
+        ) => Error::config(format!("{doing}: {detail}. Check the security settings (-X, --kafka-config) and the ACLs")),
+        Some(Code::UnknownTopicOrPartition | Code::UnknownTopic | Code::UnknownPartition | Code::InvalidTopic) => {
+            Error::config(format!("{doing}: {detail}"))
+        }
+        Some(
+            Code::BrokerTransportFailure
+            | Code::AllBrokersDown
+            | Code::OperationTimedOut
+            | Code::Resolve
+            | Code::RequestTimedOut
+            | Code::NetworkException
+            | Code::LeaderNotAvailable
+            | Code::NotLeaderForPartition
+            | Code::CoordinatorNotAvailable
+            | Code::CoordinatorLoadInProgress
+            | Code::NotCoordinator
+            | Code::BrokerNotAvailable
+            | Code::State
+            | Code::InProgress
+            | Code::MessageTimedOut
+            | Code::NotEnoughReplicas
+            | Code::NotEnoughReplicasAfterAppend
+            | Code::UnknownBroker
+            | Code::OffsetNotAvailable
+            | Code::ReplicaNotAvailable
+            | Code::FencedLeaderEpoch
+            | Code::UnknownLeaderEpoch,
+        ) => Error::unavailable(format!("{doing}: {detail}")),
+        _ => Error::failed(format!("{doing}: {detail}")),
+    }
+}

@@ -1,0 +1,263 @@
+//! Produces records byte for byte: repeated headers, null and empty values, names that are not UTF-8, timestamps.
+//!
+//! Without idempotence and compression, as brokers with a part of Kafka's protocol demand; with a transactional id
+//! when records and progress must become visible together.
+
+use super::{Connection, LastError, error};
+use crate::error::{Error, Result};
+use crate::record::Header;
+use rdkafka::client::ClientContext;
+use rdkafka::config::RDKafkaLogLevel;
+use rdkafka::consumer::Consumer as _;
+use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
+use rdkafka::message::DeliveryResult;
+use rdkafka::message::Message as _;
+use rdkafka::producer::{BaseProducer, Producer as _, ProducerContext};
+use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
+use rdkafka_sys as sys;
+use std::ffi::{CString, c_void};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+/// A record to produce. All bytes are copied by librdkafka before the call returns.
+#[derive(Debug, Clone)]
+pub struct NewRecord<'a, H> {
+    pub topic: &'a str,
+    /// `None`: by key, as Kafka's default partitioner of librdkafka (`murmur2_random`, the Java client's) does.
+    pub partition: Option<i32>,
+    pub key: Option<&'a [u8]>,
+    pub value: Option<&'a [u8]>,
+    pub headers: H,
+    /// Milliseconds since 1970; `None` = now.
+    pub timestamp_ms: Option<i64>,
+    /// Comes back with the acknowledgement.
+    pub token: usize,
+}
+
+/// librdkafka's `RD_KAFKA_PARTITION_UA`: the partitioner chooses.
+const BY_KEY: i32 = -1;
+
+/// The broker's answer for one record.
+#[derive(Debug, Clone)]
+pub struct Ack {
+    pub token: usize,
+    /// Partition and offset, or why it was not taken.
+    pub result: Result<(i32, i64)>,
+}
+
+#[derive(Default)]
+struct Context {
+    acks: Mutex<Vec<Ack>>,
+    last: LastError,
+}
+
+impl ClientContext for Context {
+    fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
+        super::log(level, facility, message, &self.last);
+    }
+    fn error(&self, error: KafkaError, reason: &str) {
+        tracing::debug!(target: "librdkafka", "{error}: {reason}");
+        self.last.set(reason);
+    }
+}
+
+impl ProducerContext for Context {
+    type DeliveryOpaque = usize;
+    fn delivery(&self, result: &DeliveryResult<'_>, token: usize) {
+        let result = match result {
+            Ok(m) => Ok((m.partition(), m.offset())),
+            Err((e, m)) => Err(error(&format!("topic {} did not take a record", m.topic()), e, None)),
+        };
+        self.acks.lock().unwrap_or_else(|e| e.into_inner()).push(Ack { token, result });
+    }
+}
+
+/// A producer; dropped without [`Producer::flush`], records not yet acknowledged may be lost.
+pub struct Producer {
+    inner: BaseProducer<Context>,
+}
+
+impl Producer {
+    /// # Errors
+    /// [`crate::Kind::Config`] if librdkafka refuses the settings.
+    pub fn new(connection: &Connection, transactional_id: Option<&str>) -> Result<Self> {
+        let mut config = connection.client_config();
+        config.set("acks", "all").set("compression.type", "none").set("partitioner", "murmur2_random");
+        if config.get("message.max.bytes").is_none() {
+            // The broker's and topic's limits decide, not the client's default of 1 MB.
+            config.set("message.max.bytes", "104857600");
+        }
+        if config.get("linger.ms").is_none() {
+            config.set("linger.ms", "20");
+        }
+        match transactional_id {
+            Some(id) => config.set("transactional.id", id).set("enable.idempotence", "true"),
+            // One request in flight keeps the order that idempotence would have kept.
+            None => config
+                .set("enable.idempotence", "false")
+                .set("max.in.flight.requests.per.connection", "1")
+                .set("request.timeout.ms", "30000"),
+        };
+        let inner = config.create_with_context(Context::default()).map_err(|e| {
+            Error::config(format!("cannot set up the Kafka producer: {e}. Check -X and --kafka-config"))
+        })?;
+        Ok(Self { inner })
+    }
+
+    fn error(&self, doing: &str, e: &KafkaError) -> Error {
+        error(doing, e, self.inner.context().last.get())
+    }
+
+    /// Queues one record, waiting for room in librdkafka's queue for at most `timeout`.
+    ///
+    /// # Errors
+    /// What librdkafka refuses at once (too large, unknown partition); [`crate::Kind::Unavailable`] if the queue
+    /// stays full.
+    pub fn send<'h, H: Iterator<Item = Header<'h>>>(&self, record: NewRecord<'_, H>, timeout: Duration) -> Result<()> {
+        let headers: Vec<Header<'h>> = record.headers.collect();
+        let topic = CString::new(record.topic).map_err(|_| Error::config("a topic name cannot hold NUL"))?;
+        let deadline = Instant::now() + timeout;
+        loop {
+            match self.try_send(
+                &topic,
+                record.partition,
+                record.key,
+                record.value,
+                &headers,
+                record.timestamp_ms,
+                record.token,
+            ) {
+                Ok(()) => return Ok(()),
+                Err(Code::QueueFull) if Instant::now() < deadline => {
+                    self.inner.poll(Duration::from_millis(50));
+                }
+                Err(code) => {
+                    let doing = format!("cannot send to {}", record.topic);
+                    return Err(self.error(&doing, &KafkaError::MessageProduction(code)));
+                }
+            }
+        }
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn try_send(
+        &self,
+        topic: &CString,
+        partition: Option<i32>,
+        key: Option<&[u8]>,
+        value: Option<&[u8]>,
+        headers: &[Header<'_>],
+        timestamp_ms: Option<i64>,
+        token: usize,
+    ) -> std::result::Result<(), Code> {
+        use sys::rd_kafka_vtype_t as T;
+        let part = |bytes: Option<&[u8]>| sys::rd_kafka_vu_s__bindgen_ty_1__bindgen_ty_1 {
+            // A pointer that is not null with size 0 is an empty value; null is null.
+            ptr: bytes.map_or(std::ptr::null_mut(), |b| b.as_ptr().cast_mut().cast::<c_void>()),
+            size: bytes.map_or(0, <[u8]>::len),
+        };
+        let unit = |vtype, u| sys::rd_kafka_vu_t { vtype, u };
+        type U = sys::rd_kafka_vu_s__bindgen_ty_1;
+        // SAFETY: librdkafka copies topic, key and value (F_COPY) and takes the header list only when it returns no
+        // error, else it is destroyed here. The array outlives the call.
+        unsafe {
+            let list = sys::rd_kafka_headers_new(headers.len());
+            for h in headers {
+                let value = h.value.map_or(std::ptr::null(), |v| v.as_ptr().cast::<c_void>());
+                sys::rd_kafka_header_add(
+                    list,
+                    h.name.as_ptr().cast(),
+                    h.name.len() as isize,
+                    value,
+                    h.value.map_or(-1, |v| v.len() as isize),
+                );
+            }
+            let mut units = vec![
+                unit(T::RD_KAFKA_VTYPE_TOPIC, U { cstr: topic.as_ptr() }),
+                unit(T::RD_KAFKA_VTYPE_PARTITION, U { i32_: partition.unwrap_or(BY_KEY) }),
+                unit(T::RD_KAFKA_VTYPE_MSGFLAGS, U { i: sys::RD_KAFKA_MSG_F_COPY as i32 }),
+                unit(T::RD_KAFKA_VTYPE_KEY, U { mem: part(key) }),
+                unit(T::RD_KAFKA_VTYPE_VALUE, U { mem: part(value) }),
+                unit(T::RD_KAFKA_VTYPE_OPAQUE, U { ptr: token as *mut c_void }),
+                unit(T::RD_KAFKA_VTYPE_HEADERS, U { headers: list }),
+            ];
+            if let Some(timestamp) = timestamp_ms {
+                units.push(unit(T::RD_KAFKA_VTYPE_TIMESTAMP, U { i64_: timestamp }));
+            }
+            let failed = sys::rd_kafka_produceva(self.inner.client().native_ptr(), units.as_ptr(), units.len());
+            if failed.is_null() {
+                return Ok(());
+            }
+            let code = sys::rd_kafka_error_code(failed);
+            sys::rd_kafka_error_destroy(failed);
+            sys::rd_kafka_headers_destroy(list);
+            Err(code.into())
+        }
+    }
+
+    /// The acknowledgements since the last call.
+    pub fn acks(&self) -> Vec<Ack> {
+        self.inner.poll(Duration::ZERO);
+        std::mem::take(&mut *self.inner.context().acks.lock().unwrap_or_else(|e| e.into_inner()))
+    }
+
+    /// Waits until every queued record is acknowledged or failed.
+    pub fn flush(&self, timeout: Duration) -> Result<()> {
+        self.inner.flush(timeout).map_err(|e| self.error("records were not acknowledged", &e))
+    }
+
+    /// Fences older producers of this transactional id and ends their open transaction.
+    ///
+    /// # Errors
+    /// [`crate::Kind::Failed`] where the brokers have no transactions.
+    pub fn init_transactions(&self, timeout: Duration) -> Result<()> {
+        self.inner.init_transactions(timeout).map_err(|e| self.error("the brokers do not start a transaction", &e))
+    }
+
+    pub fn begin_transaction(&self) -> Result<()> {
+        self.inner.begin_transaction().map_err(|e| self.error("cannot begin a transaction", &e))
+    }
+
+    /// Commits records and, in the same transaction, `offset` as the group's progress on `topic`'s partition 0. No
+    /// consumer of that group ever joins. Retries what librdkafka calls retriable until `timeout`.
+    pub fn commit_transaction(&self, group: &str, topic: &str, offset: i64, timeout: Duration) -> Result<()> {
+        let metadata = self.group_metadata(group)?;
+        let mut list = TopicPartitionList::new();
+        let doing = "cannot commit a transaction";
+        list.add_partition_offset(topic, 0, Offset::Offset(offset)).map_err(|e| error(doing, &e, None))?;
+        self.inner.send_offsets_to_transaction(&list, &metadata, timeout).map_err(|e| self.error(doing, &e))?;
+        self.inner.commit_transaction(timeout).map_err(|e| self.error(doing, &e))
+    }
+
+    pub fn abort_transaction(&self, timeout: Duration) -> Result<()> {
+        self.inner.abort_transaction(timeout).map_err(|e| self.error("cannot abort a transaction", &e))
+    }
+
+    /// Group metadata without a member (KIP-447): taken from a consumer that never joins.
+    fn group_metadata(&self, group: &str) -> Result<rdkafka::consumer::ConsumerGroupMetadata> {
+        let consumer: rdkafka::consumer::BaseConsumer = rdkafka::ClientConfig::new()
+            .set("bootstrap.servers", "127.0.0.1:1")
+            .set("group.id", group)
+            .set_log_level(RDKafkaLogLevel::Emerg)
+            .create()
+            .map_err(|e| error("cannot make group metadata", &e, None))?;
+        consumer.group_metadata().ok_or_else(|| Error::internal("no group metadata"))
+    }
+}
+
+/// The offset that a group has on a topic's partition 0 (a restore's progress); `None` if it never committed one.
+pub fn committed(connection: &Connection, group: &str, topic: &str, timeout: Duration) -> Result<Option<i64>> {
+    let doing = format!("cannot read the progress of group {group}");
+    let consumer = super::Consumer::new(connection, group)?;
+    let mut list = TopicPartitionList::new();
+    list.add_partition(topic, 0);
+    let list =
+        consumer.inner().committed_offsets(list, timeout).map_err(|e| error(&doing, &e, consumer.last_error()))?;
+    let elements = list.elements();
+    let element = elements.first().ok_or_else(|| Error::unavailable(doing.clone()))?;
+    element.error().map_err(|e| error(&doing, &e, None))?;
+    Ok(match element.offset() {
+        Offset::Offset(offset) => Some(offset),
+        _ => None,
+    })
+}

@@ -1,0 +1,105 @@
+//! Reads one offset range of one partition, without a group: for recovery, `tail` and `verify`.
+
+use super::{Connection, Consumer, Message, Polled, error};
+use crate::error::{Error, Result};
+use crate::record::TopicPartition;
+use rdkafka::consumer::Consumer as _;
+use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
+use std::ops::ControlFlow;
+use std::time::{Duration, Instant};
+
+/// How a read ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RangeEnd {
+    /// The position passed the end of the range.
+    Reached,
+    /// The callback said so.
+    Stopped,
+}
+
+/// A consumer of its own with a dummy group that is never joined or committed.
+pub struct RangeReader {
+    consumer: Consumer,
+}
+
+impl RangeReader {
+    pub fn new(connection: &Connection) -> Result<Self> {
+        Ok(Self { consumer: Consumer::new(connection, "dlq-archiver-range")? })
+    }
+
+    /// Hands every record with `from <= offset < to` to `record`, in order, until the position is at or behind `to`.
+    /// `from` must be in the log.
+    ///
+    /// # Errors
+    /// [`crate::Kind::Unavailable`] if nothing moves for `patience`; [`crate::Kind::Failed`] if `from` is out of range.
+    pub fn read(
+        &self,
+        tp: &TopicPartition,
+        from: i64,
+        to: i64,
+        patience: Duration,
+        mut record: impl FnMut(&Message<'_>) -> Result<ControlFlow<()>>,
+    ) -> Result<RangeEnd> {
+        let doing = format!("cannot read {tp} {from}..{to}");
+        let mut list = TopicPartitionList::new();
+        list.add_partition_offset(&tp.topic, tp.partition, Offset::Offset(from))
+            .map_err(|e| error(&doing, &e, None))?;
+        let inner = self.consumer.inner();
+        inner.assign(&list).map_err(|e| error(&doing, &e, None))?;
+        let end = self.drain(tp, to, patience, &doing, &mut record);
+        if let Err(e) = inner.unassign() {
+            tracing::debug!("cannot unassign {tp}: {e}");
+        }
+        end
+    }
+
+    fn drain(
+        &self,
+        tp: &TopicPartition,
+        to: i64,
+        patience: Duration,
+        doing: &str,
+        record: &mut impl FnMut(&Message<'_>) -> Result<ControlFlow<()>>,
+    ) -> Result<RangeEnd> {
+        let mut moved = Instant::now();
+        let mut last_position = -1;
+        loop {
+            let mut flow = Ok(ControlFlow::Continue(()));
+            let mut seen = -1;
+            let polled = self.consumer.poll(Duration::from_millis(100), |m| {
+                seen = m.offset();
+                if m.offset() < to {
+                    flow = record(m);
+                }
+            });
+            if flow?.is_break() {
+                return Ok(RangeEnd::Stopped);
+            }
+            match polled {
+                Polled::Record => {
+                    moved = Instant::now();
+                    if seen + 1 >= to {
+                        return Ok(RangeEnd::Reached);
+                    }
+                    continue;
+                }
+                Polled::OutOfRange => {
+                    return Err(Error::failed(format!("{doing}: the log no longer has these offsets")));
+                }
+                Polled::Failed(e) if !e.is_unavailable() => return Err(e.context(doing)),
+                Polled::Failed(_) | Polled::Idle | Polled::End => {}
+            }
+            let position = self.consumer.positions().iter().find(|(p, _)| p == tp).map_or(-1, |(_, offset)| *offset);
+            if position >= to {
+                return Ok(RangeEnd::Reached);
+            }
+            if position > last_position {
+                (last_position, moved) = (position, Instant::now());
+            }
+            if moved.elapsed() > patience {
+                let why = self.consumer.last_error().map_or(String::new(), |e| format!(" ({e})"));
+                return Err(Error::unavailable(format!("{doing}: nothing came for {} s{why}", patience.as_secs())));
+            }
+        }
+    }
+}

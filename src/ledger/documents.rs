@@ -1,0 +1,197 @@
+//! The ledger's documents as they are stored. JSON Schemas of them are in `schemas/ledger/`.
+
+use crate::error::{Error, Result};
+use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
+use roaring::RoaringTreemap;
+use serde::{Deserialize, Serialize};
+
+/// `archive.json`: what all of an archive has in common.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ArchiveDoc {
+    pub version: u32,
+    /// Random UUID; its first 8 hex digits end the default consumer group's name.
+    pub archive_id: String,
+    /// Kafka's cluster id; null where the broker does not tell one.
+    pub kafka_cluster_id: Option<String>,
+    /// `parquet` or `jsonl`: one archive has one, or a `*.parquet` glob would miss rows.
+    pub format: String,
+    /// RFC 3339.
+    pub created_at: String,
+    pub program_version: String,
+}
+
+impl ArchiveDoc {
+    /// The consumer group of this archive unless another is given: two archives in one group would share the
+    /// partitions out between them, and each would miss the other's.
+    pub fn default_group(&self) -> String {
+        format!("dlq-archiver-{}", self.archive_id.chars().filter(|c| *c != '-').take(8).collect::<String>())
+    }
+}
+
+/// `genesis.json` of a topic partition.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Genesis {
+    pub version: u32,
+    pub archive_id: String,
+    /// Exact name, unescaped.
+    pub topic: String,
+    pub partition: i32,
+    pub generation: u32,
+    /// Base64 UUID as Kafka prints it; null where the broker does not tell it.
+    pub topic_id: Option<String>,
+    /// Offsets below this one were never meant to be in this archive.
+    pub first_offset: i64,
+    /// RFC 3339.
+    pub created_at: String,
+}
+
+/// One data object that an intent fixes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct IntentObject {
+    pub key: String,
+    /// `YYYY-MM-DD`, the partition folder.
+    pub dt: String,
+    /// Exact pipeline name, unescaped.
+    pub pipeline: String,
+    pub rows: u64,
+    /// The exact offsets: a roaring treemap in its portable format, base64.
+    pub offsets: String,
+    /// XXH3-64 of each record in offset order, little-endian, base64.
+    pub checksums: String,
+}
+
+/// `<from>.intent.json`: fixes what a cut's objects contain.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Intent {
+    pub version: u32,
+    pub archive_id: String,
+    pub topic: String,
+    pub partition: i32,
+    pub generation: u32,
+    pub topic_id: Option<String>,
+    pub from: i64,
+    /// Exclusive; the consumer's position when the cut was closed.
+    pub to: i64,
+    /// Cut time, microseconds since 1970: the `archived_at` of every row.
+    pub cut_at_us: i64,
+    pub schema_version: u32,
+    /// File name extension of the objects, such as `parquet` or `jsonl.gz`.
+    pub extension: String,
+    pub dialects_digest: String,
+    pub routing_digest: String,
+    /// Leader epoch of the last record; -1 where unknown or without a record.
+    pub leader_epoch: i32,
+    pub program_version: String,
+    pub objects: Vec<IntentObject>,
+    /// Offsets that Kafka had already deleted when the cut was made.
+    pub gaps: Vec<Gap>,
+}
+
+/// Why offsets are not in the archive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum GapKind {
+    /// Below the log start before they were read.
+    Lost,
+    /// Named by an intent, but below the log start when recovery read them again.
+    Expired,
+    /// Named by an intent, but compacted away when recovery read them again.
+    Compacted,
+}
+
+impl GapKind {
+    /// Whether records are (or may be) gone that the archive should have had.
+    pub fn is_loss(self) -> bool {
+        !matches!(self, Self::Compacted)
+    }
+}
+
+/// Offsets `from..to` that are in no data object though they may have been records.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Gap {
+    pub from: i64,
+    pub to: i64,
+    pub kind: GapKind,
+}
+
+/// Rows of one object with the same dialect, error class and error code.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Counts {
+    pub dialect: String,
+    pub error_class: Option<String>,
+    pub error_code: Option<i32>,
+    pub rows: u64,
+}
+
+/// One data object as the manifest vouches for it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DataObject {
+    pub key: String,
+    pub dt: String,
+    pub pipeline: String,
+    /// Bytes as stored.
+    pub size: u64,
+    pub rows: u64,
+    /// Hex SHA-256 of the bytes as stored.
+    pub sha256: String,
+    /// Null for an object without rows.
+    pub min_offset: Option<i64>,
+    pub max_offset: Option<i64>,
+    /// Kafka timestamps, milliseconds since 1970.
+    pub min_timestamp_ms: Option<i64>,
+    pub max_timestamp_ms: Option<i64>,
+    /// Sums up to `rows`; rarest ones are folded into one entry of dialect `other` beyond a bound.
+    pub counts: Vec<Counts>,
+}
+
+/// `<from>.json`: a committed cut.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Manifest {
+    pub version: u32,
+    pub archive_id: String,
+    pub topic: String,
+    pub partition: i32,
+    pub generation: u32,
+    pub topic_id: Option<String>,
+    /// From 0, one up for each manifest of this partition and generation.
+    pub sequence: u64,
+    pub from: i64,
+    pub to: i64,
+    pub cut_at_us: i64,
+    pub schema_version: u32,
+    pub leader_epoch: i32,
+    pub rows: u64,
+    pub objects: Vec<DataObject>,
+    pub gaps: Vec<Gap>,
+    /// Hex SHA-256 of the bytes of the manifest before, or of the genesis.
+    pub previous_sha256: String,
+}
+
+pub fn encode_offsets(offsets: &RoaringTreemap) -> Result<String> {
+    let mut bytes = Vec::with_capacity(offsets.serialized_size());
+    offsets.serialize_into(&mut bytes).map_err(|e| Error::internal(format!("cannot write a bitmap: {e}")))?;
+    Ok(BASE64.encode(bytes))
+}
+
+/// # Errors
+/// [`crate::Kind::Corrupt`] if `text` is not what [`encode_offsets`] writes.
+pub fn decode_offsets(text: &str) -> Result<RoaringTreemap> {
+    let bytes = BASE64.decode(text).map_err(|e| Error::corrupt(format!("an intent's offsets are damaged: {e}")))?;
+    RoaringTreemap::deserialize_from(&bytes[..])
+        .map_err(|e| Error::corrupt(format!("an intent's offsets are damaged: {e}")))
+}
+
+pub fn encode_checksums(checksums: &[u64]) -> String {
+    let bytes: Vec<u8> = checksums.iter().flat_map(|c| c.to_le_bytes()).collect();
+    BASE64.encode(bytes)
+}
+
+/// # Errors
+/// [`crate::Kind::Corrupt`] if `text` is not what [`encode_checksums`] writes.
+pub fn decode_checksums(text: &str) -> Result<Vec<u64>> {
+    let bytes = BASE64.decode(text).map_err(|e| Error::corrupt(format!("an intent's checksums are damaged: {e}")))?;
+    if bytes.len() % 8 != 0 {
+        return Err(Error::corrupt("an intent's checksums are damaged: not a multiple of 8 bytes"));
+    }
+    Ok(bytes.chunks_exact(8).map(|c| u64::from_le_bytes(c.try_into().expect("8 bytes"))).collect())
+}
