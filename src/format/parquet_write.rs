@@ -132,17 +132,19 @@ fn properties(context: &FileContext<'_>) -> Result<WriterProperties> {
     let mut builder = WriterProperties::builder()
         .set_compression(zstd(OTHER_ZSTD)?)
         .set_max_row_group_row_count(Some(2 * GROUP_ROWS))
-        .set_bloom_filter_fpp(0.01)
-        .set_bloom_filter_max_ndv((GROUP_ROWS + BATCH_ROWS) as u64)
         .set_key_value_metadata(Some(vec![
             KeyValue::new(schema::META_SCHEMA_VERSION.to_owned(), schema::SCHEMA_VERSION.to_string()),
             KeyValue::new(schema::META_PROGRAM_VERSION.to_owned(), context.program_version.to_owned()),
             KeyValue::new(schema::META_INTENT.to_owned(), context.intent_key.to_owned()),
         ]));
     for (path, values) in COLUMNS.iter().flat_map(leaves) {
-        builder = builder
-            .set_column_dictionary_enabled(path.clone(), values == Values::Repeating)
-            .set_column_bloom_filter_enabled(path.clone(), values == Values::LookedUp);
+        builder = builder.set_column_dictionary_enabled(path.clone(), values == Values::Repeating);
+        if values == Values::LookedUp {
+            // Sized for a full row group, then folded down to the rows that there are.
+            builder = builder
+                .set_column_bloom_filter_fpp(path.clone(), 0.01)
+                .set_column_bloom_filter_max_ndv(path.clone(), (GROUP_ROWS + BATCH_ROWS) as u64);
+        }
         if values == Values::Payload || path.parts().len() > 1 {
             builder = builder
                 .set_column_compression(path.clone(), payload_zstd)
