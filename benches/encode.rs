@@ -1,6 +1,6 @@
 //! One core's speed from raw records to data objects and back: `make bench`, or `cargo bench --bench encode -- ROWS`.
 //!
-//! The rows are like those of a VAST dead-letter topic, 1.9 KB each, the same in every run. Each step runs a few times
+//! The rows are like those of a VAST dead-letter topic, 1.5 KB each, the same in every run. Each step runs a few times
 //! and the median counts.
 
 use dlq_archiver::cut::{self, CutRange, Tables};
