@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# All tests: cargo's, then the scripts in tests/e2e, against a real Kafka and a real S3. Those of `make up` are used if
+# All tests: cargo's, then the scripts tests/e2e/e2e*, against a real Kafka and a real S3. Those of `make up` are used if
 # they run; else it starts its own in a temporary folder and stops them at the end. Arguments go to `cargo test`; with
 # any, tests/e2e is left out.
 set -euo pipefail
@@ -48,9 +48,9 @@ failed=0
 cargo test --release --no-fail-fast "$@" || failed=1
 if (($# == 0)); then
   target=$(cargo metadata --format-version 1 --no-deps | python3 -c 'import json, sys; print(json.load(sys.stdin)["target_directory"])')
-  export DLQ_ARCHIVER_BIN=$target/release/dlq-archiver
+  export DLQ_ARCHIVER_BIN=$target/release/dlq-archiver PRODUCE_BIN=$target/release/examples/produce
   shopt -s nullglob
-  for script in tests/e2e/*.sh tests/e2e/*.py; do
+  for script in tests/e2e/e2e*.sh tests/e2e/e2e*.py; do
     say "$script"
     case $script in
       *.py) .venv/bin/python "$script" ;;
