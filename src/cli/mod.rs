@@ -6,15 +6,20 @@
 
 mod archive;
 mod args;
+mod bytes;
 mod demo;
+mod filter;
 mod list;
 mod output;
 mod progress;
+mod record;
 mod restore;
 mod show;
 mod signals;
 mod summary;
+mod table;
 mod tail;
+mod text;
 
 use crate::error::{Error, Result};
 use clap::{Parser, Subcommand, ValueEnum};
