@@ -1,12 +1,12 @@
 //! `dlq-archiver demo`: runs the commands that a user would type, and shows them.
 
 use super::output::line;
+use super::paint::{Style, paint};
 use super::progress::human_bytes;
 use super::{Cli, Command, colour, signals};
 use crate::demo::{self, Step, shell_word};
 use crate::error::{Error, Result};
 use crate::kafka::MockBroker;
-use crate::terminal::{Style, paint};
 use clap::{CommandFactory, FromArgMatches};
 use std::collections::BTreeMap;
 use std::io::{self, IsTerminal};
