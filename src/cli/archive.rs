@@ -118,6 +118,9 @@ impl Args {
         if let Some(empty) = self.topic.iter().find(|t| t.trim().is_empty() || t.as_str() == "^") {
             return Err(Error::config(format!("--topic {empty:?} names no topic")));
         }
+        for pattern in self.topic.iter().filter(|t| t.starts_with('^')) {
+            crate::kafka::pattern(pattern)?;
+        }
         Ok(Options {
             topics: self.topic.clone(),
             once: self.once,

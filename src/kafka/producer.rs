@@ -229,6 +229,11 @@ impl Producer {
         self.inner.commit_transaction(timeout).map_err(|e| self.error(doing, &e))
     }
 
+    /// Commits records alone, without progress.
+    pub fn commit_plain(&self, timeout: Duration) -> Result<()> {
+        self.inner.commit_transaction(timeout).map_err(|e| self.error("cannot commit a transaction", &e))
+    }
+
     pub fn abort_transaction(&self, timeout: Duration) -> Result<()> {
         self.inner.abort_transaction(timeout).map_err(|e| self.error("cannot abort a transaction", &e))
     }
