@@ -17,6 +17,5 @@ pub mod record;
 pub mod routing;
 pub mod store;
 pub mod tail;
-pub mod terminal;
 
 pub use error::{Error, Kind, Result};

@@ -1,8 +1,10 @@
 //! The real program's `tail` against an embedded broker that has the golden fixtures' records.
 
 mod broker;
+mod common;
 
-use broker::{Broker, Record, failure, fixture, program};
+use broker::{Broker, failure, moved, program};
+use common::fixtures;
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
@@ -19,9 +21,7 @@ const ALL: [&str; 8] = [
 ];
 
 fn everything() -> (Broker, usize) {
-    let records: Vec<Record> = ALL.iter().flat_map(|name| fixture(name)).collect();
-    let broker = Broker::with(&records);
-    (broker, records.len())
+    (Broker::with_fixtures(&ALL), ALL.iter().map(|name| fixtures(name).len()).sum())
 }
 
 const VAST_LINE: &str = "2026-10-08T14:11:27.032Z  87982405058579  \
@@ -46,24 +46,18 @@ fn one_line_for_each_dead_letter_of_every_dialect() {
     // The same by the last records of each topic, and by name.
     let last = broker.lines(&["tail", "--topic", "^.*", "-n", "1000", "--once"]);
     assert_eq!(last.len(), count);
-    assert_eq!(broker.lines(&["tail", "--topic", "default-dlt", "-n", "1000", "--once", "-p", "7"])[0], VAST_LINE);
+    assert_eq!(
+        broker.lines(&["tail", "--topic", "default-dlt", "-n", "1000", "--once", "--partition", "7"])[0],
+        VAST_LINE
+    );
 }
 
 #[test]
 fn the_last_records_of_a_topic_come_first_by_default() {
-    let mut records = fixture("streams");
-    let of_partition = |r: &Record, partition, i: i64| Record {
-        topic: "many-dlq".into(),
-        partition,
-        timestamp_ms: 1_700_000_000_000 + i * 1000,
-        key: None,
-        value: r.value.clone(),
-        headers: Vec::new(),
-    };
+    let one = fixtures("connect-no-context").remove(0);
     // Partition 1 is older than the last ten.
-    let many: Vec<_> = (0..20).map(|i| of_partition(&records[0], 1 - i32::from(i >= 5), i)).collect();
-    records.extend(many);
-    let broker = Broker::with(&records);
+    let at = |i: i64| moved(&one, "many-dlq", i32::from(i < 5), 1_700_000_000_000 + i * 1000);
+    let broker = Broker::with(&(0..20).map(at).collect::<Vec<_>>());
     let ids = |lines: Vec<String>| -> Vec<String> {
         lines.iter().map(|l| l.split("  ").nth(1).unwrap().to_owned()).collect()
     };
@@ -81,22 +75,20 @@ fn raw_shows_every_header_key_and_value() {
     let (broker, _) = everything();
     let lines = broker.lines(&["tail", "-t", "shop.orders-dlq", "--raw", "--from-beginning", "--once"]);
     assert_eq!(lines[0], "shop.orders-dlq/0/0  2025-10-09T08:53:21.000Z  CreateTime 1760000001000");
-    assert_eq!(
-        lines[1..4],
-        ["  header dup: \"a\"", "  header dup: \"b\"", "  header __connect.errors.topic: \"shop.orders\""]
-    );
+    assert_eq!(lines[1..4], ["  dup: \"a\"", "  dup: \"b\"", "  __connect.errors.topic: \"shop.orders\""]);
     let has = |line: &str| assert!(lines.iter().any(|l| l == line), "{line} is not in {lines:#?}");
-    has("  header trace-id: null");
-    has("  header empty: \"\"");
-    has("  header bin: hex 00000005 (4 bytes)");
-    has("  key    null");
-    has("  key    \"o-4\"");
-    has("  value  hex 00fffe0ac328 (6 bytes)");
-    has("  value  null");
-    has("  value  \"not json at all\"");
+    has("  trace-id: null");
+    has("  empty: \"\"");
+    has("  bin: 0x00000005 (4 bytes)");
+    has("  key: null");
+    has("  key: \"\" (empty)");
+    has("  key (3 bytes, text): o-4");
+    has("  value: 0x00fffe0ac328 (6 bytes)");
+    has("  value: null");
+    has("  value (15 bytes, text): not json at all");
     assert!(lines.iter().any(|l| l.starts_with("  2025-10-09T08:53:21.000Z  shop.orders-dlq/0/0  shop.orders/1/0  ")));
-    let json = "  value  \"{\"Records\": [{\"eventVersion\": \"2.2\"";
-    let vast = broker.lines(&["tail", "-t", "default-dlt", "-p", "7", "--raw", "--limit", "1"]);
+    let json = "  value (440 bytes, text): {\"Records\": [{\"eventVersion\": \"2.2\"";
+    let vast = broker.lines(&["tail", "-t", "default-dlt", "--partition", "7", "--raw", "--limit", "1"]);
     assert_eq!(vast.len(), 1 + 16 + 2 + 1);
     assert!(vast[18].starts_with(json), "{vast:#?}");
     assert_eq!(vast[19].trim_start(), VAST_LINE);
@@ -126,8 +118,8 @@ fn json_lines_have_the_archives_columns() {
 /// The embedded broker cannot seek by time: it answers as if no record were that young.
 #[test]
 fn since_works_where_the_broker_cannot_seek_by_time() {
-    let broker = Broker::with(&fixture("vast"));
-    let all = fixture("vast").iter().map(|r| r.timestamp_ms).collect::<Vec<_>>();
+    let broker = Broker::with_fixtures(&["vast"]);
+    let all = fixtures("vast").iter().map(|f| f.batch.get(0).timestamp_ms).collect::<Vec<_>>();
     let since = 1_791_468_759_101_i64;
     let want = all.iter().filter(|t| **t >= since).count();
     assert!(want > 0 && want < all.len());
@@ -144,10 +136,10 @@ fn filters_by_what_was_decoded() {
         let args = [&["tail", "-t", "^.*", "--from-beginning", "--once"], filter].concat();
         broker.lines(&args).len()
     };
-    assert_eq!(count(&["--dialect", "streams"]), fixture("streams").len());
+    assert_eq!(count(&["--dialect", "streams"]), fixtures("streams").len());
     assert_eq!(count(&["--dialect", "streams", "--error-code", "500"]), 0);
     assert!(count(&["--error-code", "500"]) > 0);
-    assert_eq!(count(&["--pipeline", "orders-to-warehouse"]), fixture("connect").len());
+    assert_eq!(count(&["--pipeline", "orders-to-warehouse"]), fixtures("connect").len());
     assert_eq!(
         count(&["--error-class", "java.sql.SQLException"])
             + count(&["--error-class", "org.apache.kafka.connect.errors.DataException"]),
@@ -157,13 +149,11 @@ fn filters_by_what_was_decoded() {
 
 #[test]
 fn follows_until_ctrl_c() {
-    let broker = Broker::with(&fixture("vast"));
+    let broker = Broker::with_fixtures(&["vast"]);
     let mut child = broker.command(&["tail", "-t", "default-dlt", "-n", "1"]).stdout(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     lines.next().unwrap().unwrap();
-    let mut record = fixture("vast").remove(0);
-    record.timestamp_ms += 1;
-    broker.produce(&[record]);
+    broker.produce(&[moved(&fixtures("vast")[0], "default-dlt", 7, 1_791_468_687_033)]);
     assert_eq!(lines.next().unwrap().unwrap(), VAST_LINE.replace("27.032Z", "27.033Z"));
     let killed = std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
     assert!(killed.success());
@@ -173,11 +163,11 @@ fn follows_until_ctrl_c() {
 
 #[test]
 fn says_in_one_line_what_is_wrong() {
-    let broker = Broker::with(&fixture("streams"));
+    let broker = Broker::with_fixtures(&["streams"]);
     let (code, line) = failure(&broker.command(&["tail", "-t", "payment-dlq"]).output().unwrap());
     assert_eq!(code, 2);
     assert!(line.contains("\"payment-dlq\" does not exist") && line.contains("payments-dlq"), "{line}");
-    let (code, line) = failure(&broker.command(&["tail", "-t", "payments-dlq", "-p", "5"]).output().unwrap());
+    let (code, line) = failure(&broker.command(&["tail", "-t", "payments-dlq", "--partition", "5"]).output().unwrap());
     assert_eq!((code, line.contains("payments-dlq has 3, from 0")), (2, true), "{line}");
     let (code, _) = failure(&broker.command(&["tail", "-t", "payments-dlq", "--since", "soon"]).output().unwrap());
     assert_eq!(code, 2);

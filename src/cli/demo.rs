@@ -1,12 +1,14 @@
 //! `dlq-archiver demo`: runs the commands that a user would type, and shows them.
 
 use super::output::line;
+use super::paint::{Style, paint};
+use super::progress::human_bytes;
 use super::{Cli, Command, colour, signals};
 use crate::demo::{self, Step, shell_word};
 use crate::error::{Error, Result};
 use crate::kafka::MockBroker;
-use crate::terminal::{Style, paint};
 use clap::{CommandFactory, FromArgMatches};
+use std::collections::BTreeMap;
 use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
 
@@ -99,9 +101,9 @@ fn heading(text: &str) -> Result<()> {
     line(&format!("\n{}", paint(&format!("== {text}"), Style::Strong, coloured())))
 }
 
-/// Every file of the archive, data first.
+/// The data objects, and how many other files there are.
 fn files(folder: &Path) -> Result<()> {
-    heading("The files: data objects for any SQL engine, and the ledger that proves them complete")?;
+    heading("The files")?;
     let mut found = Vec::new();
     let mut open = vec![folder.to_owned()];
     while let Some(dir) = open.pop() {
@@ -112,10 +114,22 @@ fn files(folder: &Path) -> Result<()> {
         }
     }
     found.sort();
+    let mut others: BTreeMap<String, usize> = BTreeMap::new();
+    line(&format!("{}/", folder.display()))?;
     for path in found {
-        let size = path.metadata().map_or(0, |m| m.len());
         let name = path.strip_prefix(folder).unwrap_or(&path);
-        line(&format!("{size:>7}  {}", name.display()))?;
+        let first = name.iter().next().unwrap_or_default();
+        if first == "data" {
+            let size = path.metadata().map_or(0, |m| m.len());
+            line(&format!("  {}  ({})", name.display(), human_bytes(size)))?;
+        } else if name.iter().count() == 1 {
+            line(&format!("  {}", name.display()))?;
+        } else {
+            *others.entry(first.to_string_lossy().into_owned()).or_default() += 1;
+        }
+    }
+    for (dir, count) in others {
+        line(&format!("  {dir}/  ({count} files)"))?;
     }
     Ok(())
 }

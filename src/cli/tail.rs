@@ -1,17 +1,20 @@
 //! `dlq-archiver tail`.
 
 use super::args::{KafkaArgs, duration};
-use super::output::{Output, OutputArgs, written};
-use super::{colour, signals};
+use super::output::{Documents, Out, Output, OutputArgs};
+use super::{colour, event, record, signals};
 use crate::archive;
 use crate::cut::Tables;
 use crate::error::{Error, Result};
-use crate::filter::parse_time;
-use crate::tail::{self, Event, Options, Pattern, Select, Start};
-use std::io::{self, BufWriter, IsTerminal, Write};
+use crate::filter::{Filter, FilterDoc, parse_time};
+use crate::format::{ArchivedRecord, Projection};
+use crate::tail::{self, Options, Start};
+use std::io::{self, IsTerminal};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+
+const FILTER: &str = "Filter (a text matches exactly, or as a regular expression if it begins with ^)";
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "One line is one dead letter. Its fields, two spaces apart, `-` where one is not known:\n  \
@@ -29,7 +32,7 @@ pub struct Args {
     topic: Vec<String>,
 
     /// Only this partition; repeatable
-    #[arg(short, long, value_parser = clap::value_parser!(i32).range(0..))]
+    #[arg(long, value_parser = clap::value_parser!(i32).range(0..), value_delimiter = ',', value_name = "N")]
     partition: Vec<i32>,
 
     /// Begin with the last N records of each topic (over all its partitions, by timestamp)
@@ -39,7 +42,13 @@ pub struct Args {
 
     /// Begin with the first record of this time: RFC 3339, date, milliseconds since 1970, or 2h for two hours ago.
     /// Where the broker cannot seek by time, partitions are read from their start and filtered
-    #[arg(long, value_name = "TIME", conflicts_with = "from_beginning", help_heading = "Begin and end")]
+    #[arg(
+        long,
+        value_name = "TIME",
+        allow_hyphen_values = true,
+        conflicts_with = "from_beginning",
+        help_heading = "Begin and end"
+    )]
     since: Option<String>,
 
     /// Begin with the oldest record there is
@@ -54,24 +63,24 @@ pub struct Args {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), help_heading = "Begin and end")]
     limit: Option<u64>,
 
-    /// Only records with this error code; repeatable
-    #[arg(long, value_name = "CODE", help_heading = "Filter")]
+    /// Only records with this error code; repeatable, as are all filters: any of them matches
+    #[arg(long, value_delimiter = ',', allow_negative_numbers = true, value_name = "N", help_heading = FILTER)]
     error_code: Vec<i32>,
 
-    /// Only records with this error class, or one that matches a regular expression that begins with ^; repeatable
-    #[arg(long, value_name = "CLASS", help_heading = "Filter")]
+    /// Only records with this kind of error, as an exception's class
+    #[arg(long, value_name = "CLASS", help_heading = FILTER)]
     error_class: Vec<String>,
 
-    /// Only records of this pipeline, or of those that match a regular expression that begins with ^; repeatable
-    #[arg(long, value_name = "NAME", help_heading = "Filter")]
+    /// Only records of this pipeline
+    #[arg(long, value_name = "NAME", help_heading = FILTER)]
     pipeline: Vec<String>,
 
-    /// Only records of this dialect: knative, connect, share-group, streams, spring, unknown; repeatable
-    #[arg(long, value_name = "NAME", help_heading = "Filter")]
+    /// Only records with this header convention, such as knative or connect
+    #[arg(long, value_name = "NAME", help_heading = FILTER)]
     dialect: Vec<String>,
 
     /// Print each record in full before its line: position, timestamp, every header, key and value. Null, empty, text
-    /// and binary are told apart: null, "", "text", hex 00ff
+    /// and binary are told apart: null, "", "text", 0x00ff
     #[arg(long)]
     raw: bool,
 
@@ -98,8 +107,6 @@ impl Args {
         }
         let since =
             self.since.as_deref().map(|t| parse_time(t, now_ms).map_err(|e| e.context("--since"))).transpose()?;
-        let patterns =
-            |flag: &str, texts: &[String]| texts.iter().map(|t| Pattern::parse(flag, t)).collect::<Result<Vec<_>>>();
         Ok(Options {
             topics: self.topic.clone(),
             partitions: self.partition.clone(),
@@ -110,13 +117,14 @@ impl Args {
             },
             once: self.once,
             limit: self.limit,
-            select: Select {
+            filter: Filter::new(FilterDoc {
                 since_ms: since,
-                error_codes: self.error_code.clone(),
-                error_classes: patterns("--error-class", &self.error_class)?,
-                pipelines: patterns("--pipeline", &self.pipeline)?,
-                dialects: patterns("--dialect", &self.dialect)?,
-            },
+                error_code: self.error_code.clone(),
+                error_class: self.error_class.clone(),
+                pipeline: self.pipeline.clone(),
+                dialect: self.dialect.clone(),
+                ..FilterDoc::default()
+            })?,
             start_timeout: self.start_timeout,
             cluster_id: self.output.output != Output::Table,
         })
@@ -154,38 +162,50 @@ pub async fn run(args: Args) -> Result<u8> {
 
 /// Standard output, written through whenever there is nothing more at hand.
 struct Printer {
-    out: BufWriter<io::Stdout>,
-    output: Output,
-    raw: bool,
+    out: Out,
+    shape: Shape,
     colour: bool,
     printed: u64,
 }
 
+enum Shape {
+    Lines,
+    Full,
+    Documents(Documents),
+}
+
 impl Printer {
     fn new(output: Output, raw: bool) -> Self {
-        let out = io::stdout();
-        let colour = colour(out.is_terminal());
-        Self { out: BufWriter::new(out), output, raw, colour, printed: 0 }
+        let shape = match output {
+            Output::Table if raw => Shape::Full,
+            Output::Table => Shape::Lines,
+            Output::Json | Output::Jsonl => Shape::Documents(Documents::new(output == Output::Json)),
+        };
+        Self { out: Out::new(), shape, colour: colour(io::stdout().is_terminal()), printed: 0 }
     }
 
-    fn show(&mut self, event: Option<&Event<'_>>) -> Result<()> {
-        let Some(event) = event else { return written(self.out.flush()) };
-        let first = self.printed == 0;
-        self.printed += 1;
-        written(match self.output {
-            Output::Table if self.raw => {
-                writeln!(self.out, "{}{}", if first { "" } else { "\n" }, event.full(self.colour))
-            }
-            Output::Table => writeln!(self.out, "{}", event.line(self.colour)),
-            Output::Jsonl => writeln!(self.out, "{}", event.json()?),
-            Output::Json => write!(self.out, "{}{}", if first { "[\n" } else { ",\n" }, event.json()?),
-        })
-    }
-
-    fn end(&mut self) -> Result<()> {
-        if self.output == Output::Json {
-            written(self.out.write_all(if self.printed == 0 { b"[]\n" } else { b"\n]\n" }))?;
+    fn show(&mut self, dead_letter: Option<&ArchivedRecord<'_>>) -> Result<()> {
+        let Some(r) = dead_letter else { return self.out.flush() };
+        if matches!(self.shape, Shape::Full) && self.printed > 0 {
+            self.out.line("")?;
         }
-        written(self.out.flush())
+        self.printed += 1;
+        match &mut self.shape {
+            Shape::Lines => self.out.line(&event::line(r, self.colour)),
+            Shape::Full => self.out.line(&event::full(r, self.colour)),
+            Shape::Documents(documents) => {
+                let mut columns = record::columns(r, Projection::All);
+                // The one column that an archive knows and a topic does not.
+                columns.insert("archived_at".to_owned(), serde_json::Value::Null);
+                documents.document(&record::line(&columns), &mut self.out)
+            }
+        }
+    }
+
+    fn end(mut self) -> Result<()> {
+        if let Shape::Documents(documents) = self.shape {
+            documents.finish(&mut self.out)?;
+        }
+        self.out.flush()
     }
 }

@@ -109,6 +109,9 @@ pub fn steps(brokers: &str, archive: &str) -> Vec<Step> {
             "Archive them all, up to what is there now",
             &["archive", "--brokers", brokers, "--topic", DEAD_LETTER_TOPICS, "--archive", archive, "--once"],
         ),
+        step("What failed", &["summary", "--archive", archive]),
+        step("Which records, by pipeline", &["list", "--archive", archive, "--pipeline", "orders-to-warehouse"]),
+        step("One of them, with everything that was on it", &["show", "--archive", archive, "default-dlt/7/0"]),
     ]
 }
 

@@ -191,6 +191,19 @@ impl Admin {
         self
     }
 
+    /// Deletes a topic. For tests.
+    pub async fn delete_topic(connection: &Connection, name: &str) -> Result<()> {
+        use rdkafka::admin::{AdminClient, AdminOptions};
+        let doing = format!("cannot delete topic {name}");
+        let admin: AdminClient<rdkafka::client::DefaultClientContext> =
+            connection.client_config().create().map_err(|e| error(&doing, &e, None))?;
+        let results = admin.delete_topics(&[name], &AdminOptions::new()).await.map_err(|e| error(&doing, &e, None))?;
+        match results.into_iter().next() {
+            Some(Err((_, code))) => Err(Error::failed(format!("{doing}: {code}"))),
+            _ => Ok(()),
+        }
+    }
+
     /// Makes a topic with replication factor 1 and these settings. For tests and benches.
     pub async fn create_topic(
         connection: &Connection,

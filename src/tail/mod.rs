@@ -4,16 +4,12 @@
 //! Invariant: no group is joined and no offset committed, so that looking never changes what an archiver or a
 //! consumer does.
 
-mod event;
-mod select;
-
-pub use event::Event;
-pub use select::{Pattern, Select};
-
 use crate::cut::Tables;
 use crate::error::{Error, Result};
+use crate::filter::Filter;
+use crate::format::ArchivedRecord;
 use crate::kafka::{Admin, Connection, Consumer, Polled};
-use crate::record::{RawBatch, TopicPartition};
+use crate::record::{RawBatch, RecordId, TopicPartition};
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -40,7 +36,8 @@ pub struct Options {
     pub once: bool,
     /// End after this many events.
     pub limit: Option<u64>,
-    pub select: Select,
+    /// On decoded columns and time; topics and partitions are above.
+    pub filter: Filter,
     pub start_timeout: Duration,
     /// Ask for the cluster's id.
     pub cluster_id: bool,
@@ -69,8 +66,9 @@ struct Kept {
     batch: RawBatch,
 }
 
-/// Takes each event, and `None` when there is nothing more for now.
-pub type Show<'s> = dyn FnMut(Option<&Event<'_>>) -> Result<()> + 's;
+/// Takes each dead letter as the archive would have it, but for `archived_at_us`; `None` when there is nothing more
+/// for now.
+pub type Show<'s> = dyn FnMut(Option<&ArchivedRecord<'_>>) -> Result<()> + 's;
 
 /// Runs until `stop`, or until an end that the options name. Blocks: run it on a thread of its own.
 ///
@@ -309,8 +307,8 @@ impl Tail<'_> {
             topics.entry(tp.topic).or_default().push(last.into());
         }
         let time = |k: &Kept| k.batch.get(0).timestamp_ms;
-        let topics = topics.into_values().map(|partitions| select::last_merged(partitions, n, time)).collect();
-        for record in select::last_merged(topics, usize::MAX, time).into_iter().chain(later) {
+        let topics = topics.into_values().map(|partitions| last_merged(partitions, n, time)).collect();
+        for record in last_merged(topics, usize::MAX, time).into_iter().chain(later) {
             if self.show(&record, show)?.is_break() {
                 return Ok(ControlFlow::Break(()));
             }
@@ -350,14 +348,50 @@ impl Tail<'_> {
             return Ok(ControlFlow::Continue(()));
         }
         let decoded = self.tables.dialects.decode(&tp.topic, tp.partition, &raw);
-        let pipeline = self.tables.routing.pipeline(&tp.topic, &decoded).into_owned().into();
-        let cluster_id = self.cluster_id.as_deref();
-        let event = Event { cluster_id, topic: &tp.topic, partition: tp.partition, raw, decoded, pipeline };
-        if self.options.select.matches(&event) {
+        let pipeline = self.tables.routing.pipeline(&tp.topic, &decoded).into_owned();
+        let size = |bytes: Option<&[u8]>| bytes.map(|b| i32::try_from(b.len()).unwrap_or(i32::MAX));
+        let event = ArchivedRecord {
+            id: RecordId { topic: tp.topic.clone(), generation: 1, partition: tp.partition, offset: raw.offset },
+            cluster_id: self.cluster_id.as_deref(),
+            raw,
+            key_size: size(raw.key),
+            value_size: size(raw.value),
+            decoded,
+            pipeline: &pipeline,
+            archived_at_us: 0,
+        };
+        if self.options.filter.matches(&event) {
             show(Some(&event))?;
             self.shown += 1;
         }
         let at_limit = self.options.limit.is_some_and(|limit| self.shown >= limit);
         Ok(if at_limit { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+    }
+}
+
+/// The last `n` of several sequences, merged by time; none is taken out of its own order.
+fn last_merged<T>(mut sequences: Vec<Vec<T>>, n: usize, time: impl Fn(&T) -> i64) -> Vec<T> {
+    let mut merged = Vec::new();
+    while merged.len() < n {
+        let newest = sequences.iter_mut().filter(|s| !s.is_empty()).max_by_key(|s| s.last().map(&time));
+        let Some(record) = newest.and_then(Vec::pop) else { break };
+        merged.push(record);
+    }
+    merged.reverse();
+    merged
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_records_keep_their_partitions_order() {
+        let time = |t: &(char, i64)| t.1;
+        // Connect keeps the source's timestamps: within a partition they need not ascend.
+        let partitions = || vec![vec![('a', 5), ('a', 1), ('a', 9)], vec![('b', 2), ('b', 7)], vec![]];
+        assert_eq!(last_merged(partitions(), 3, time), [('b', 2), ('b', 7), ('a', 9)]);
+        assert_eq!(last_merged(partitions(), 9, time), [('a', 5), ('a', 1), ('b', 2), ('b', 7), ('a', 9)]);
+        assert!(last_merged(partitions(), 0, time).is_empty());
     }
 }

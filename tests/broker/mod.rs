@@ -1,46 +1,11 @@
 //! An embedded broker with the golden fixtures' records in it, and the real program run against it.
 
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
+use crate::common::{Fixture, fixtures};
 use dlq_archiver::kafka::{Connection, MockBroker, NewRecord, Producer};
-use dlq_archiver::record::Header;
-use serde_json::Value;
+use dlq_archiver::record::{RawBatch, TimestampType};
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::process::{Command, Output};
 use std::time::Duration;
-
-pub struct Record {
-    pub topic: String,
-    pub partition: i32,
-    pub timestamp_ms: i64,
-    pub key: Option<Vec<u8>>,
-    pub value: Option<Vec<u8>>,
-    pub headers: Vec<(Vec<u8>, Option<Vec<u8>>)>,
-}
-
-fn bytes(v: &Value) -> Option<Vec<u8>> {
-    v.as_str().map(|s| STANDARD.decode(s).unwrap())
-}
-
-/// The records of `tests/golden/fixtures/<name>.jsonl`.
-pub fn fixture(name: &str) -> Vec<Record> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/golden/fixtures/{name}.jsonl"));
-    let text = std::fs::read_to_string(path).unwrap();
-    let record = |line: &str| {
-        let r: Value = serde_json::from_str(line).unwrap();
-        let headers = r["headers"].as_array().unwrap().iter();
-        Record {
-            topic: r["topic"].as_str().unwrap().to_owned(),
-            partition: r["partition"].as_i64().unwrap() as i32,
-            timestamp_ms: r["timestamp"].as_i64().unwrap(),
-            key: bytes(&r["key"]),
-            value: bytes(&r["value"]),
-            headers: headers.map(|h| (h[0].as_str().unwrap().as_bytes().to_vec(), bytes(&h[1]))).collect(),
-        }
-    };
-    text.lines().map(record).collect()
-}
 
 pub struct Broker {
     mock: MockBroker,
@@ -49,7 +14,7 @@ pub struct Broker {
 
 impl Broker {
     /// A broker that has these records.
-    pub fn with(records: &[Record]) -> Self {
+    pub fn with(records: &[Fixture]) -> Self {
         let mock = MockBroker::start().unwrap();
         let producer = Producer::new(&Connection::new(&mock.brokers()), None).unwrap();
         let broker = Self { mock, producer };
@@ -65,16 +30,16 @@ impl Broker {
         broker
     }
 
-    pub fn produce(&self, records: &[Record]) {
-        for (token, r) in records.iter().enumerate() {
-            let headers = r.headers.iter().map(|(name, value)| Header { name, value: value.as_deref() });
+    pub fn produce(&self, records: &[Fixture]) {
+        for (token, f) in records.iter().enumerate() {
+            let raw = f.batch.get(0);
             let record = NewRecord {
-                topic: &r.topic,
-                partition: Some(r.partition),
-                key: r.key.as_deref(),
-                value: r.value.as_deref(),
-                headers,
-                timestamp_ms: Some(r.timestamp_ms),
+                topic: &f.topic,
+                partition: Some(f.partition),
+                key: raw.key,
+                value: raw.value,
+                headers: raw.headers.iter(),
+                timestamp_ms: Some(raw.timestamp_ms),
                 token,
             };
             self.producer.send(record, Duration::from_secs(5)).unwrap();
@@ -85,6 +50,12 @@ impl Broker {
         for ack in acks {
             ack.result.unwrap();
         }
+    }
+
+    /// A broker that has these fixtures.
+    pub fn with_fixtures(names: &[&str]) -> Self {
+        let records: Vec<_> = names.iter().flat_map(|name| fixtures(name)).collect();
+        Self::with(&records)
     }
 
     /// The program with `--brokers` of this broker.
@@ -100,6 +71,13 @@ impl Broker {
         assert_eq!((output.status.code(), text(&output.stderr).as_str()), (Some(0), ""), "{args:?}");
         text(&output.stdout).lines().map(str::to_owned).collect()
     }
+}
+
+/// The same record elsewhere, or at another time.
+pub fn moved(f: &Fixture, topic: &str, partition: i32, timestamp_ms: i64) -> Fixture {
+    let (raw, mut batch) = (f.batch.get(0), RawBatch::new());
+    batch.push(0, timestamp_ms, TimestampType::CreateTime, -1, raw.key, raw.value, raw.headers.iter());
+    Fixture { topic: topic.to_owned(), partition, batch }
 }
 
 /// The real program, without settings from the environment.
