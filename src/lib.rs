@@ -5,6 +5,7 @@ pub mod archive;
 pub mod catalog;
 pub mod cli;
 pub mod cut;
+pub mod demo;
 pub mod dialect;
 pub mod error;
 pub mod filter;
@@ -15,5 +16,6 @@ pub mod ledger;
 pub mod record;
 pub mod routing;
 pub mod store;
+pub mod tail;
 
 pub use error::{Error, Kind, Result};

@@ -1,0 +1,191 @@
+//! The real `archive` against brokers: records of any bytes come out of the archive as they are in the topic.
+//!
+//! Runs on the embedded broker, and on a real Kafka too if `DLQ_ARCHIVER_BROKERS` names one.
+
+mod broker;
+
+use broker::program;
+use dlq_archiver::catalog::{Catalog, Reading};
+use dlq_archiver::filter::Filter;
+use dlq_archiver::kafka::{Admin, Connection, MockBroker, NewRecord, Producer, RangeReader};
+use dlq_archiver::record::{Header, RawBatch, RawRecord, TopicPartition};
+use dlq_archiver::store::{self, StoreOptions};
+use std::ops::ControlFlow;
+use std::time::Duration;
+
+type Headers = Vec<(Vec<u8>, Option<Vec<u8>>)>;
+
+struct Odd {
+    timestamp_ms: i64,
+    key: Option<Vec<u8>>,
+    value: Option<Vec<u8>>,
+    headers: Headers,
+}
+
+/// Everything that is easy to lose: null against empty, repeats, names that are not UTF-8 or hold NUL, sizes.
+fn odd_records() -> Vec<Odd> {
+    let of = |key: Option<&[u8]>, value: Option<&[u8]>, headers: Headers| Odd {
+        timestamp_ms: 1_760_000_000_000,
+        key: key.map(<[u8]>::to_vec),
+        value: value.map(<[u8]>::to_vec),
+        headers,
+    };
+    let header = |name: &[u8], value: Option<&[u8]>| (name.to_vec(), value.map(<[u8]>::to_vec));
+    let mut records = vec![
+        of(None, None, vec![]),
+        of(Some(b""), Some(b""), vec![header(b"", Some(b"")), header(b"", None)]),
+        of(Some(b"k"), None, vec![header(b"dup", Some(b"1")), header(b"dup", None), header(b"dup", Some(b"1"))]),
+        of(
+            Some(b"\x00\xff"),
+            Some(b"a\x00b"),
+            vec![header(b"\xff\xfe", Some(b"\x00")), header("ä".as_bytes(), Some(b"x"))],
+        ),
+        of(
+            None,
+            Some(b"nul"),
+            vec![header(b"a\x00b", Some(b"v")), header(b"a\x00b", None), header(b"\x00", Some(b""))],
+        ),
+        of(Some(&[7; 4096]), Some(&vec![b'x'; 1 << 20]), vec![]),
+        of(None, Some(b"300"), (0..300).map(|i| header(format!("h{i}").as_bytes(), Some(&[i as u8; 10]))).collect()),
+        of(None, Some("U+2028 \u{2028} \u{85} \u{feff} \"\\ \u{1f389}".as_bytes()), vec![]),
+        of(None, Some(b"big header"), vec![header(b"big", Some(&vec![0xee; 200_000]))]),
+    ];
+    for timestamp_ms in [0, 1, 253_402_300_799_999, 253_402_300_800_000, i64::MAX] {
+        records.push(Odd { timestamp_ms, ..of(None, Some(b"time"), vec![]) });
+    }
+    records
+}
+
+fn produce(connection: &Connection, topic: &str, records: &[Odd]) {
+    let producer = Producer::new(connection, None).unwrap();
+    for (token, r) in records.iter().enumerate() {
+        let headers = r.headers.iter().map(|(name, value)| Header { name, value: value.as_deref() });
+        let (key, value) = (r.key.as_deref(), r.value.as_deref());
+        let timestamp_ms = Some(r.timestamp_ms);
+        let record = NewRecord { topic, partition: Some(0), key, value, headers, timestamp_ms, token };
+        producer.send(record, Duration::from_secs(10)).unwrap();
+    }
+    producer.flush(Duration::from_secs(30)).unwrap();
+    for ack in producer.acks() {
+        ack.result.unwrap();
+    }
+}
+
+/// All that must be the same.
+type Facts = (i64, i64, &'static str, Option<Vec<u8>>, Option<Vec<u8>>, Headers);
+
+fn facts(r: &RawRecord<'_>) -> Facts {
+    let headers = r.headers.iter().map(|h| (h.name.to_vec(), h.value.map(<[u8]>::to_vec))).collect();
+    let (key, value) = (r.key.map(<[u8]>::to_vec), r.value.map(<[u8]>::to_vec));
+    (r.offset, r.timestamp_ms, r.timestamp_type.as_str(), key, value, headers)
+}
+
+fn in_topic(connection: &Connection, topic: &str, count: i64) -> Vec<Facts> {
+    let mut batch = RawBatch::new();
+    let reader = RangeReader::new(connection).unwrap();
+    reader
+        .read(&TopicPartition::new(topic, 0), 0, count, Duration::from_secs(30), |m| {
+            m.copy_into(&mut batch)?;
+            Ok(ControlFlow::Continue(()))
+        })
+        .unwrap();
+    batch.iter().map(|r| facts(&r)).collect()
+}
+
+async fn in_archive(url: &str) -> Vec<Facts> {
+    let store = store::open(url, &StoreOptions::default()).await.unwrap();
+    let catalog = Catalog::open(store).await.unwrap();
+    let filter = Filter::default();
+    let selected = catalog.select(&filter).await.unwrap();
+    let mut all = Vec::new();
+    let mut cuts = catalog.cuts(selected, &filter, Reading::default());
+    while let Some(cut) = cuts.next().await.unwrap() {
+        all.extend(cut.iter().map(|r| facts(&r.raw)));
+    }
+    all
+}
+
+async fn archived_as_they_are(brokers: &str, topic: &str) {
+    let connection = Connection::new(brokers);
+    let records = odd_records();
+    produce(&connection, topic, &records);
+    let theirs = in_topic(&connection, topic, records.len() as i64);
+    // The reader is the archiver's own, so what it reads is compared with what was produced first.
+    let produced: Vec<_> = records.iter().map(|r| (&r.key, &r.value, &r.headers)).collect();
+    assert_eq!(theirs.iter().map(|f| (&f.3, &f.4, &f.5)).collect::<Vec<_>>(), produced);
+
+    let folder = tempfile::tempdir().unwrap();
+    for format in
+        [&["--format", "parquet"][..], &["--format", "jsonl"], &["--format", "jsonl", "--compression", "zstd"]]
+    {
+        let url = format!("file://{}/{}", folder.path().display(), format.join(""));
+        let args = ["archive", "--once", "--topic", topic, "--brokers", brokers, "--archive", &url, "--quiet"];
+        let out = program(&args).args(format).output().unwrap();
+        assert_eq!(out.status.code(), Some(0), "{}", String::from_utf8_lossy(&out.stderr));
+        assert_eq!(in_archive(&url).await, theirs, "{format:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn odd_records_survive_the_embedded_broker() {
+    let broker = MockBroker::start().unwrap();
+    broker.create_topic("odd-dlq", 1).unwrap();
+    archived_as_they_are(&broker.brokers(), "odd-dlq").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn odd_records_survive_kafka() {
+    let Some(brokers) = brokers() else { return };
+    let topic = format!("odd-{}-dlq", uuid::Uuid::new_v4().simple());
+    let config = [
+        ("retention.ms", "-1"),
+        ("max.message.bytes", "10485760"),
+        ("message.timestamp.after.max.ms", "9223372036854775807"),
+    ];
+    Admin::create_topic(&Connection::new(&brokers), &topic, 1, &config).await.unwrap();
+    archived_as_they_are(&brokers, &topic).await;
+}
+
+/// A topic deleted and made anew: its partition stops, and the archive of the old one is not touched.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_topic_made_anew_stops_its_partition() {
+    let Some(brokers) = brokers() else { return };
+    let connection = Connection::new(&brokers);
+    let topic = format!("anew-{}-dlq", uuid::Uuid::new_v4().simple());
+    Admin::create_topic(&connection, &topic, 1, &[]).await.unwrap();
+    let five: Vec<_> = odd_records().into_iter().take(5).collect();
+    produce(&connection, &topic, &five);
+    let folder = tempfile::tempdir().unwrap();
+    let url = format!("file://{}/a", folder.path().display());
+    let archive = || {
+        let args = ["archive", "--once", "--topic", &topic, "--brokers", &brokers, "--archive", &url, "--quiet"];
+        program(&args).output().unwrap()
+    };
+    assert_eq!(archive().status.code(), Some(0));
+    let before = in_archive(&url).await;
+    Admin::delete_topic(&connection, &topic).await.unwrap();
+    // Deletion is not over when the broker says so.
+    for _ in 0..100 {
+        if Admin::create_topic(&connection, &topic, 1, &[]).await.is_ok() {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    // More records than before: offsets alone do not tell.
+    produce(&connection, &topic, &five);
+    produce(&connection, &topic, &five);
+    let out = archive();
+    assert_eq!(out.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&out.stderr).contains("deleted and made anew"), "{out:?}");
+    assert_eq!(in_archive(&url).await, before);
+}
+
+/// The brokers of a real Kafka; `None`, with a notice, where there is none and none is required.
+fn brokers() -> Option<String> {
+    let brokers = std::env::var("DLQ_ARCHIVER_BROKERS").ok();
+    if brokers.is_none() {
+        assert!(std::env::var_os("DLQ_ARCHIVER_REQUIRE_SERVICES").is_none(), "DLQ_ARCHIVER_BROKERS is not set");
+        eprintln!("skipped: run make up, and source localstack/.run/env");
+    }
+    brokers
+}
