@@ -1,7 +1,300 @@
 //! One selection of records for list, summary and restore. Pure.
+//!
+//! Owns what a filter may say ([`FilterDoc`], also its form in a restore's plan), whether it makes sense
+//! ([`Filter::new`]), whether a record matches, and what of the ledger cannot match. Reads neither flags nor files.
+//! Invariant: pruning never leaves out a record that matches.
+
+mod prune;
+
+pub use prune::is_exact;
 
 use crate::error::{Error, Result};
+use crate::format::ArchivedRecord;
+use crate::record::RecordId;
 use chrono::{DateTime, NaiveDate, TimeZone, Utc};
+use regex::Regex;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+
+/// What a user asked for, as plain values. Lists mean any of; an empty one means all. A text beginning with `^` is a
+/// regular expression, any other has to be equal.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct FilterDoc {
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub topic: Vec<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub partition: Vec<i32>,
+    /// First offset.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub offset_from: Option<i64>,
+    /// Exclusive.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub offset_to: Option<i64>,
+    /// Kafka timestamp, milliseconds since 1970, inclusive.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub since_ms: Option<i64>,
+    /// Exclusive.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub until_ms: Option<i64>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub pipeline: Vec<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub dialect: Vec<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub error_class: Vec<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub error_code: Vec<i32>,
+    /// Regular expressions, found anywhere in the message.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub error_message: Vec<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub event_id: Vec<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub origin_topic: Vec<String>,
+    /// `topic/partition/offset[@gN]`. An empty list selects nothing, and so is refused.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub record_id: Option<Vec<String>>,
+}
+
+/// A text to be equal to, or a regular expression to be found.
+#[derive(Debug, Clone)]
+enum Text {
+    Exact(String),
+    Regex(Regex),
+}
+
+impl Text {
+    fn parse(flag: &str, text: &str) -> Result<Self> {
+        if text.starts_with('^') { regex(flag, text).map(Self::Regex) } else { Ok(Self::Exact(text.to_owned())) }
+    }
+    fn matches(&self, value: &str) -> bool {
+        match self {
+            Self::Exact(text) => text == value,
+            Self::Regex(regex) => regex.is_match(value),
+        }
+    }
+}
+
+fn regex(flag: &str, text: &str) -> Result<Regex> {
+    Regex::new(text).map_err(|e| {
+        // The library's message is several lines with a marker under the place; the last line says what is wrong.
+        let text_of = e.to_string();
+        let why = text_of.lines().last().unwrap_or_default().trim().trim_start_matches("error: ");
+        Error::config(format!("{flag} {text:?} is not a regular expression: {why}"))
+    })
+}
+
+fn any(texts: &[Text], value: Option<&str>) -> bool {
+    texts.is_empty() || value.is_some_and(|v| texts.iter().any(|t| t.matches(v)))
+}
+
+/// A selection that makes sense. Its serialized form is canonical: equal selections, equal bytes.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(try_from = "FilterDoc", into = "FilterDoc")]
+pub struct Filter {
+    doc: FilterDoc,
+    topic: Vec<Text>,
+    pipeline: Vec<Text>,
+    dialect: Vec<Text>,
+    error_class: Vec<Text>,
+    error_message: Vec<Regex>,
+    event_id: Vec<Text>,
+    origin_topic: Vec<Text>,
+    record_ids: Option<BTreeSet<RecordId>>,
+}
+
+impl PartialEq for Filter {
+    fn eq(&self, other: &Self) -> bool {
+        self.doc == other.doc
+    }
+}
+
+impl TryFrom<FilterDoc> for Filter {
+    type Error = Error;
+    fn try_from(doc: FilterDoc) -> Result<Self> {
+        Self::new(doc)
+    }
+}
+
+impl From<Filter> for FilterDoc {
+    fn from(filter: Filter) -> Self {
+        filter.doc
+    }
+}
+
+impl Filter {
+    /// # Errors
+    /// [`crate::Kind::Config`] for what is not understood, and for what no record can match.
+    pub fn new(mut doc: FilterDoc) -> Result<Self> {
+        let negative = |n: Option<i64>| n.is_some_and(|n| n < 0);
+        if negative(doc.offset_from) || negative(doc.offset_to) || doc.partition.iter().any(|p| *p < 0) {
+            return Err(Error::config("offsets and partitions are not negative"));
+        }
+        if doc.offset_to.is_some_and(|to| to <= doc.offset_from.unwrap_or(0)) {
+            return Err(Error::config(format!(
+                "--offsets {}..{} selects nothing: the end is exclusive and has to be above the start",
+                doc.offset_from.map_or_else(String::new, |from| from.to_string()),
+                doc.offset_to.unwrap_or_default()
+            )));
+        }
+        if let (Some(since), Some(until)) = (doc.since_ms, doc.until_ms)
+            && since >= until
+        {
+            return Err(Error::config(format!(
+                "--since {} is not before --until {}: no record can match",
+                rfc3339_ms(since),
+                rfc3339_ms(until)
+            )));
+        }
+        let record_ids = doc.record_id.as_deref().map(parse_ids).transpose()?;
+        let lists = [
+            &mut doc.topic,
+            &mut doc.pipeline,
+            &mut doc.dialect,
+            &mut doc.error_class,
+            &mut doc.error_message,
+            &mut doc.event_id,
+            &mut doc.origin_topic,
+        ];
+        for list in lists {
+            list.sort_unstable();
+            list.dedup();
+        }
+        for list in [&mut doc.partition, &mut doc.error_code] {
+            list.sort_unstable();
+            list.dedup();
+        }
+        doc.record_id = record_ids.as_ref().map(|ids| ids.iter().map(RecordId::to_string).collect());
+        let texts = |flag: &str, list: &[String]| list.iter().map(|t| Text::parse(flag, t)).collect::<Result<Vec<_>>>();
+        let filter = Self {
+            topic: texts("--topic", &doc.topic)?,
+            pipeline: texts("--pipeline", &doc.pipeline)?,
+            dialect: texts("--dialect", &doc.dialect)?,
+            error_class: texts("--error-class", &doc.error_class)?,
+            error_message: doc.error_message.iter().map(|t| regex("--error-message", t)).collect::<Result<_>>()?,
+            event_id: texts("--event-id", &doc.event_id)?,
+            origin_topic: texts("--origin-topic", &doc.origin_topic)?,
+            record_ids,
+            doc,
+        };
+        filter.check_ids()?;
+        Ok(filter)
+    }
+
+    /// A filter for one record.
+    pub fn of_record(id: &RecordId) -> Self {
+        Self {
+            doc: FilterDoc { record_id: Some(vec![id.to_string()]), ..FilterDoc::default() },
+            record_ids: Some(BTreeSet::from([id.clone()])),
+            ..Self::default()
+        }
+    }
+
+    /// Record ids that the other flags exclude one and all.
+    fn check_ids(&self) -> Result<()> {
+        let Some(ids) = &self.record_ids else { return Ok(()) };
+        if ids.iter().any(|id| self.may_match_partition(&id.topic, id.partition) && self.offset_matches(id.offset)) {
+            return Ok(());
+        }
+        Err(Error::config(
+            "--record-id contradicts --topic, --partition or --offsets: no record can match. Leave one of them out",
+        ))
+    }
+
+    pub fn doc(&self) -> &FilterDoc {
+        &self.doc
+    }
+
+    /// Whether every record matches.
+    pub fn is_all(&self) -> bool {
+        self.doc == FilterDoc::default()
+    }
+
+    /// The record ids asked for, if any were.
+    pub fn record_ids(&self) -> Option<&BTreeSet<RecordId>> {
+        self.record_ids.as_ref()
+    }
+
+    /// Whether a record, read under any projection, is selected.
+    pub fn matches(&self, record: &ArchivedRecord<'_>) -> bool {
+        let (id, d) = (&record.id, &record.decoded);
+        self.may_match_partition(&id.topic, id.partition)
+            && self.offset_matches(id.offset)
+            && self.time_matches(record.raw.timestamp_ms)
+            && any(&self.pipeline, Some(record.pipeline))
+            && any(&self.dialect, Some(&d.dialect))
+            && any(&self.error_class, d.error_class.as_deref())
+            && self.code_matches(d.error_code)
+            && any(&self.event_id, d.event_id.as_deref())
+            && any(&self.origin_topic, d.origin_topic.as_deref())
+            && self.record_ids.as_ref().is_none_or(|ids| ids.contains(id))
+            && (self.error_message.is_empty()
+                || d.error_message.as_deref().is_some_and(|m| self.error_message.iter().any(|r| r.is_match(m))))
+    }
+
+    fn offset_matches(&self, offset: i64) -> bool {
+        self.doc.offset_from.is_none_or(|from| from <= offset) && self.doc.offset_to.is_none_or(|to| offset < to)
+    }
+
+    /// A record without a Kafka timestamp (the column is null, as in SQL) matches no time.
+    fn time_matches(&self, ms: i64) -> bool {
+        if self.doc.since_ms.is_none() && self.doc.until_ms.is_none() {
+            return true;
+        }
+        (0..END_MS).contains(&ms)
+            && self.doc.since_ms.is_none_or(|since| since <= ms)
+            && self.doc.until_ms.is_none_or(|until| ms < until)
+    }
+
+    fn code_matches(&self, code: Option<i32>) -> bool {
+        self.doc.error_code.is_empty() || code.is_some_and(|c| self.doc.error_code.contains(&c))
+    }
+}
+
+/// 10000-01-01: timestamps from here on are null in the archive's columns.
+const END_MS: i64 = 253_402_300_800_000;
+
+fn rfc3339_ms(ms: i64) -> String {
+    DateTime::from_timestamp_millis(ms)
+        .map_or_else(|| ms.to_string(), |t| t.to_rfc3339_opts(chrono::SecondsFormat::AutoSi, true))
+}
+
+fn parse_ids(texts: &[String]) -> Result<BTreeSet<RecordId>> {
+    if texts.is_empty() {
+        return Err(Error::config("--record-id names no record: the file is empty"));
+    }
+    texts.iter().map(|text| parse_id(text)).collect()
+}
+
+/// # Errors
+/// [`crate::Kind::Config`] that says how a record id looks.
+pub fn parse_id(text: &str) -> Result<RecordId> {
+    RecordId::parse(text).ok_or_else(|| {
+        Error::config(format!(
+            "{text:?} is not a record id: it is TOPIC/PARTITION/OFFSET, as `list` prints it, such as orders-dlq/0/42"
+        ))
+    })
+}
+
+/// `A..B` with B exclusive and either side open, or a single offset.
+///
+/// # Errors
+/// [`crate::Kind::Config`] for anything else.
+pub fn parse_offsets(text: &str) -> Result<(Option<i64>, Option<i64>)> {
+    let side = |s: &str| match s {
+        "" => Some(None),
+        s if s.bytes().all(|b| b.is_ascii_digit()) => s.parse().ok().map(Some),
+        _ => None,
+    };
+    let parsed = match text.trim().split_once("..") {
+        Some((from, to)) => side(from).zip(side(to)),
+        None => side(text.trim()).and_then(|one| one.map(|n: i64| (Some(n), n.checked_add(1)))),
+    };
+    parsed.filter(|(from, to)| from.is_some() || to.is_some()).ok_or_else(|| {
+        Error::config(format!("--offsets {text:?} is not a range: use 100..200 (200 excluded), 100.., ..200, or 100"))
+    })
+}
 
 /// A time as users give it: RFC 3339, a date (`2026-10-08`, its first moment in UTC), milliseconds since 1970 (at
 /// least 10 digits), or how long ago (`90s`, `15m`, `2h`, `7d`). Returns milliseconds since 1970.

@@ -2,6 +2,7 @@
 //! archived records to Kafka.
 
 pub mod archive;
+pub mod catalog;
 pub mod cli;
 pub mod cut;
 pub mod dialect;

@@ -1,0 +1,130 @@
+//! What of the ledger cannot hold a matching record, and what certainly does: so that few objects are read.
+
+use super::{END_MS, Filter, Text, any};
+use crate::layout;
+use crate::ledger::{Counts, DataObject, Manifest};
+use crate::record::RecordId;
+use std::collections::BTreeSet;
+use std::ops::Bound;
+
+/// Manifests cut error classes at 200 bytes, or up to 3 before, where a character would be split.
+const MAYBE_CUT: usize = 197;
+
+/// An entry that rarer ones were folded into.
+fn is_folded(c: &Counts) -> bool {
+    c.dialect == "other" && c.error_class.is_none() && c.error_code.is_none()
+}
+
+fn is_cut(class: &str) -> bool {
+    class.len() >= MAYBE_CUT
+}
+
+impl Filter {
+    pub fn may_match_partition(&self, topic: &str, partition: i32) -> bool {
+        any(&self.topic, Some(topic))
+            && (self.doc.partition.is_empty() || self.doc.partition.contains(&partition))
+            && self
+                .record_ids
+                .as_ref()
+                .is_none_or(|ids| ids.iter().any(|id| id.topic == topic && id.partition == partition))
+    }
+
+    /// The topics' names as they stand in paths, where the filter names them all.
+    pub fn topic_folders(&self) -> Option<BTreeSet<String>> {
+        let exact = |t: &Text| match t {
+            Text::Exact(name) => Some(layout::escape(name).into_owned()),
+            Text::Regex(_) => None,
+        };
+        if !self.topic.is_empty() {
+            return self.topic.iter().map(exact).collect();
+        }
+        self.record_ids.as_ref().map(|ids| ids.iter().map(|id| layout::escape(&id.topic).into_owned()).collect())
+    }
+
+    /// Whether offsets `[from, to)` of a partition can match. `to` may be `i64::MAX` where it is not known.
+    pub fn may_match_offsets(&self, topic: &str, partition: i32, generation: u32, from: i64, to: i64) -> bool {
+        if self.doc.offset_from.is_some_and(|first| to <= first) || self.doc.offset_to.is_some_and(|end| end <= from) {
+            return false;
+        }
+        self.record_ids.as_ref().is_none_or(|ids| {
+            let at = |offset| RecordId { topic: topic.to_owned(), generation, partition, offset };
+            ids.range((Bound::Included(at(from)), Bound::Excluded(at(to.max(from))))).next().is_some()
+        })
+    }
+
+    pub fn may_match_manifest(&self, m: &Manifest) -> bool {
+        self.may_match_partition(&m.topic, m.partition)
+            && self.may_match_offsets(&m.topic, m.partition, m.generation, m.from, m.to)
+            && m.objects.iter().any(|o| self.may_match_object(o))
+    }
+
+    /// Whether an object of a manifest that may match can hold a matching record.
+    pub fn may_match_object(&self, o: &DataObject) -> bool {
+        o.rows > 0
+            && any(&self.pipeline, Some(&o.pipeline))
+            && self.offsets_overlap(o)
+            && self.times_overlap(o)
+            && o.counts.iter().any(|c| self.may_match_counts(c))
+    }
+
+    fn offsets_overlap(&self, o: &DataObject) -> bool {
+        let (Some(min), Some(max)) = (o.min_offset, o.max_offset) else { return true };
+        self.doc.offset_from.is_none_or(|from| from <= max) && self.doc.offset_to.is_none_or(|to| min < to)
+    }
+
+    fn times_overlap(&self, o: &DataObject) -> bool {
+        let (Some(min), Some(max)) = (o.min_timestamp_ms, o.max_timestamp_ms) else { return true };
+        self.doc.since_ms.is_none_or(|since| since <= max) && self.doc.until_ms.is_none_or(|until| min < until)
+    }
+
+    fn may_match_counts(&self, c: &Counts) -> bool {
+        if is_folded(c) {
+            return true;
+        }
+        let class = match c.error_class.as_deref() {
+            Some(class) if is_cut(class) => self.error_class.is_empty() || self.error_class.iter().any(|t| match t {
+                Text::Exact(text) => text.starts_with(class),
+                Text::Regex(_) => true,
+            }),
+            class => any(&self.error_class, class),
+        };
+        class && any(&self.dialect, Some(&c.dialect)) && self.code_matches(c.error_code)
+    }
+
+    /// The counts of an object's matching rows, if its manifest alone tells them exactly. The object's manifest has
+    /// to be of a partition that may match.
+    pub fn counted<'o>(&self, o: &'o DataObject) -> Option<Vec<&'o Counts>> {
+        let d = &self.doc;
+        let other_columns = !self.error_message.is_empty()
+            || !self.event_id.is_empty()
+            || !self.origin_topic.is_empty()
+            || self.record_ids.is_some();
+        if other_columns {
+            return None;
+        }
+        if !self.may_match_object(o) {
+            return Some(Vec::new());
+        }
+        let inside = |min: Option<i64>, max: Option<i64>, from: Option<i64>, to: Option<i64>| {
+            min.zip(max).is_some_and(|(min, max)| from.is_none_or(|f| f <= min) && to.is_none_or(|t| max < t))
+        };
+        let timed = d.since_ms.is_some() || d.until_ms.is_some();
+        let usable = inside(o.min_timestamp_ms, o.max_timestamp_ms, Some(0), Some(END_MS));
+        if !inside(o.min_offset, o.max_offset, d.offset_from, d.offset_to)
+            || timed && !(usable && inside(o.min_timestamp_ms, o.max_timestamp_ms, d.since_ms, d.until_ms))
+        {
+            return None;
+        }
+        let narrowed = !self.dialect.is_empty() || !self.error_class.is_empty() || !d.error_code.is_empty();
+        let vague = |c: &Counts| is_folded(c) || !self.error_class.is_empty() && c.error_class.as_deref().is_some_and(is_cut);
+        if narrowed && o.counts.iter().any(vague) {
+            return None;
+        }
+        Some(o.counts.iter().filter(|c| self.may_match_counts(c)).collect())
+    }
+}
+
+/// Whether an entry stands for rows of exactly this dialect, error class and code.
+pub fn is_exact(c: &Counts) -> bool {
+    !is_folded(c) && !c.error_class.as_deref().is_some_and(is_cut)
+}
