@@ -1,14 +1,71 @@
 //! Reads a few cuts ahead of whoever looks at their records.
+//!
+//! Invariant: what is read ahead is bounded by [`BUDGET`], or is a single cut.
 
-use super::Cut;
-use crate::error::Result;
+use super::{Catalog, Cut, Reading, Selected};
+use crate::error::{Error, Result};
+use crate::filter::Filter;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use tokio::task::JoinHandle;
 
-/// The matching records of several cuts, see [`super::Catalog::cuts`].
-pub struct Cuts {}
+/// Cuts that are read at a time.
+const CUTS: usize = 4;
+/// Bytes that the cuts read ahead may take in memory, as far as their manifests let one guess.
+const BUDGET: u64 = 256 << 20;
+
+/// The matching records of several cuts, see [`Catalog::cuts`].
+pub struct Cuts {
+    catalog: Catalog,
+    waiting: VecDeque<Selected>,
+    filter: Arc<Filter>,
+    reading: Reading,
+    running: VecDeque<(u64, JoinHandle<Result<Cut>>)>,
+}
 
 impl Cuts {
-    /// The next cut; it may have no matching record after all. `None` after the last.
-    pub async fn next(&mut self) -> Result<Option<Cut>> {
-        todo!()
+    pub(super) fn new(catalog: Catalog, selected: Vec<Selected>, filter: Arc<Filter>, reading: Reading) -> Self {
+        Self { catalog, waiting: selected.into(), filter, reading, running: VecDeque::new() }
     }
+
+    /// The next cut, in the order given; it may have no matching record after all. `None` after the last.
+    ///
+    /// # Errors
+    /// As [`Catalog::read_cut`].
+    pub async fn next(&mut self) -> Result<Option<Cut>> {
+        self.start();
+        let Some((_, cut)) = self.running.front_mut() else { return Ok(None) };
+        let read = cut.await;
+        self.running.pop_front();
+        let cut = read.map_err(|e| Error::internal(format!("a worker failed: {e}. Please report this")))??;
+        self.start();
+        Ok(Some(cut))
+    }
+
+    fn start(&mut self) {
+        while let Some(selected) = self.waiting.front() {
+            let size = guess(selected);
+            let ahead: u64 = self.running.iter().map(|(size, _)| size).sum();
+            if self.running.len() >= CUTS || (!self.running.is_empty() && ahead + size > BUDGET) {
+                return;
+            }
+            let Some(selected) = self.waiting.pop_front() else { return };
+            let (catalog, filter, reading) = (self.catalog.clone(), self.filter.clone(), self.reading);
+            let task = tokio::spawn(async move { catalog.read_shared(&selected, &filter, reading).await });
+            self.running.push_back((size, task));
+        }
+    }
+}
+
+impl Drop for Cuts {
+    fn drop(&mut self) {
+        for (_, task) in &self.running {
+            task.abort();
+        }
+    }
+}
+
+/// Compressed about one to eight, and some bytes for each row.
+fn guess(selected: &Selected) -> u64 {
+    selected.objects.iter().map(|o| o.size.saturating_mul(8).saturating_add(o.rows.saturating_mul(300))).sum()
 }

@@ -10,17 +10,25 @@ mod cut;
 pub use ahead::Cuts;
 pub use cut::Cut;
 
-use crate::error::Result;
+use crate::archive::ledger::read_archive;
+use crate::error::{Error, Kind, Result};
 use crate::filter::Filter;
 use crate::format::Projection;
-use crate::ledger::{ArchiveDoc, DataObject, Genesis, Manifest};
+use crate::layout::{self, LedgerName};
+use crate::ledger::{self, ArchiveDoc, DataObject, Genesis, Manifest};
 use crate::store::Store;
+use bytes::Bytes;
+use futures::{FutureExt, StreamExt, TryStreamExt, stream};
 use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::Semaphore;
 
-/// An archive that is there.
+/// An archive that is there. Cheap to clone.
+#[derive(Debug, Clone)]
 pub struct Catalog {
     store: Arc<dyn Store>,
     archive: ArchiveDoc,
+    fetches: Arc<Semaphore>,
 }
 
 /// The ledger of one topic partition in one generation.
@@ -57,12 +65,19 @@ impl Reading {
     pub const RESTORE: Self = Self { projection: Projection::All, check_sha256: true };
 }
 
+/// Ledger objects that are fetched at a time, over all partitions.
+const FETCHES: usize = 32;
+/// Data objects of one cut that are fetched at a time.
+const OBJECTS_AT_A_TIME: usize = 4;
+/// Partitions whose ledgers are listed at a time.
+const PARTITIONS_AT_A_TIME: usize = 16;
+
 impl Catalog {
     /// # Errors
     /// [`crate::Kind::Config`] if there is no archive at the store's address.
     pub async fn open(store: Arc<dyn Store>) -> Result<Self> {
-        let _ = store;
-        todo!()
+        let archive = read_archive(&*store).await?;
+        Ok(Self { store, archive, fetches: Arc::new(Semaphore::new(FETCHES)) })
     }
 
     pub fn archive(&self) -> &ArchiveDoc {
@@ -75,36 +90,209 @@ impl Catalog {
 
     /// The partitions that may match, in order of topic, partition and generation.
     pub async fn partitions(&self, filter: &Filter) -> Result<Vec<PartitionLedger>> {
-        let _ = filter;
-        todo!()
+        let topics: Vec<String> = match filter.topic_folders() {
+            Some(names) => names.iter().map(|name| format!("{}{name}/", layout::LEDGER_PREFIX)).collect(),
+            None => self.store.list_folders(layout::LEDGER_PREFIX).await?,
+        };
+        let in_topics: Vec<_> = topics.iter().map(|topic| self.generations(topic, filter).boxed()).collect();
+        let prefixes: Vec<Vec<String>> = stream::iter(in_topics).buffered(PARTITIONS_AT_A_TIME).try_collect().await?;
+        let ledgers: Vec<_> = prefixes.iter().flatten().map(|prefix| self.partition(prefix).boxed()).collect();
+        let found: Vec<Option<PartitionLedger>> =
+            stream::iter(ledgers).buffered(PARTITIONS_AT_A_TIME).try_collect().await?;
+        let mut found: Vec<_> = found.into_iter().flatten().collect();
+        found.retain(|p| filter.may_match_partition(&p.genesis.topic, p.genesis.partition));
+        found.sort_by(|a, b| a.order().cmp(&b.order()));
+        Ok(found)
+    }
+
+    /// The ledger folders below one topic's.
+    async fn generations(&self, topic: &str, filter: &Filter) -> Result<Vec<String>> {
+        let mut prefixes = Vec::new();
+        for folder in self.store.list_folders(topic).await? {
+            let number = folder.strip_prefix(topic).and_then(|rest| rest.strip_suffix('/')?.parse::<i32>().ok());
+            let wanted = &filter.doc().partition;
+            if !number.is_some_and(|n| wanted.is_empty() || wanted.contains(&n)) {
+                continue;
+            }
+            for inner in self.store.list_folders(&folder).await? {
+                let name = inner.strip_prefix(&folder).and_then(|rest| rest.strip_suffix('/')?.strip_prefix('g'));
+                if name.is_some_and(|digits| digits.parse::<u32>().is_ok_and(|g| g > 1)) {
+                    prefixes.push(inner);
+                }
+            }
+            prefixes.push(folder);
+        }
+        Ok(prefixes)
+    }
+
+    /// `None` where a killed writer left nothing but a folder.
+    async fn partition(&self, prefix: &str) -> Result<Option<PartitionLedger>> {
+        let key = layout::genesis_key(prefix);
+        match self.fetch(&key).await? {
+            Some(bytes) => {
+                Ok(Some(PartitionLedger { prefix: prefix.to_owned(), genesis: ledger::from_bytes(&key, &bytes)? }))
+            }
+            None if self.store.list(prefix, None, Some(1)).await?.objects.is_empty() => Ok(None),
+            None => Err(Error::corrupt(format!(
+                "{key} is missing though cuts are there: restore it from an older version or a copy of the bucket"
+            ))),
+        }
     }
 
     /// A partition's manifests, in order, less those whose offsets cannot match. Dates, pipelines and errors are not
     /// looked at: see [`Self::select`].
+    ///
+    /// # Errors
+    /// [`Kind::Corrupt`] if they do not tile.
     pub async fn manifests(&self, ledger: &PartitionLedger, filter: &Filter) -> Result<Vec<Manifest>> {
-        let _ = (ledger, filter);
-        todo!()
+        let tp = format!("{}/{}", ledger.genesis.topic, ledger.genesis.partition);
+        match self.manifests_once(ledger, filter).await {
+            // A writer may have created objects between two pages of the listing.
+            Err(e) if e.kind() == Kind::Corrupt => {
+                tokio::time::sleep(Duration::from_millis(500)).await;
+                self.manifests_once(ledger, filter).await
+            }
+            other => other,
+        }
+        .map_err(|e| e.context(tp))
+    }
+
+    async fn manifests_once(&self, ledger: &PartitionLedger, filter: &Filter) -> Result<Vec<Manifest>> {
+        let (prefix, g) = (&ledger.prefix, &ledger.genesis);
+        let mut starts = Vec::new();
+        for object in self.store.list_all(prefix).await? {
+            if let Some(LedgerName::Manifest { from }) = object.key.strip_prefix(prefix).and_then(LedgerName::parse) {
+                starts.push(from);
+            }
+        }
+        // Manifests tile: each ends where the next one starts.
+        let ends = starts.iter().skip(1).copied().map(Some).chain([None]);
+        let first = starts.first().is_none_or(|first| *first == g.first_offset);
+        let ranges: Vec<_> = starts
+            .iter()
+            .copied()
+            .zip(ends)
+            .filter(|(from, to)| {
+                filter.may_match_offsets(&g.topic, g.partition, g.generation, *from, to.unwrap_or(i64::MAX))
+            })
+            .collect();
+        let read: Vec<_> = ranges.into_iter().map(|(from, to)| self.manifest(ledger, from, to).boxed()).collect();
+        let manifests: Vec<Manifest> = stream::iter(read).buffered(FETCHES).try_collect().await?;
+        if !first {
+            return Err(untiled(g.first_offset));
+        }
+        Ok(manifests)
+    }
+
+    async fn manifest(&self, ledger: &PartitionLedger, from: i64, to: Option<i64>) -> Result<Manifest> {
+        let (key, g) = (layout::manifest_key(&ledger.prefix, from), &ledger.genesis);
+        let bytes = self.fetch(&key).await?.ok_or_else(|| {
+            Error::corrupt(format!("{key} was listed and is not there: something deletes ledger objects"))
+        })?;
+        let m: Manifest = ledger::from_bytes(&key, &bytes)?;
+        if (&m.topic, m.partition, m.generation, m.from) != (&g.topic, g.partition, g.generation, from) {
+            return Err(Error::corrupt(format!(
+                "{key} holds another cut ({}/{} {}..{}): the ledger was mixed up with another one",
+                m.topic, m.partition, m.from, m.to
+            )));
+        }
+        if to.is_some_and(|to| to != m.to) || m.to <= m.from {
+            return Err(untiled(m.to));
+        }
+        Ok(m)
     }
 
     /// The cuts that may have matching records, in order of topic, partition, generation, offset.
     pub async fn select(&self, filter: &Filter) -> Result<Vec<Selected>> {
-        let _ = filter;
-        todo!()
+        let partitions = self.partitions(filter).await?;
+        self.select_in(&partitions, filter).await
+    }
+
+    /// As [`Self::select`], in partitions that are known already.
+    pub async fn select_in(&self, partitions: &[PartitionLedger], filter: &Filter) -> Result<Vec<Selected>> {
+        let selected: Vec<_> = partitions.iter().map(|p| self.select_one(p, filter).boxed()).collect();
+        let selected: Vec<Vec<Selected>> = stream::iter(selected).buffered(PARTITIONS_AT_A_TIME).try_collect().await?;
+        Ok(selected.into_iter().flatten().collect())
+    }
+
+    async fn select_one(&self, partition: &PartitionLedger, filter: &Filter) -> Result<Vec<Selected>> {
+        let manifests = self.manifests(partition, filter).await?;
+        Ok(manifests.into_iter().filter_map(|m| Selected::of(m, filter)).collect())
     }
 
     /// The matching records of one cut, in order of offsets.
     ///
     /// # Errors
-    /// [`crate::Kind::Corrupt`] naming the object if it is missing, damaged, or not what the manifest vouches for.
+    /// [`Kind::Corrupt`] naming the object if it is missing, damaged, or not what the manifest vouches for.
     pub async fn read_cut(&self, selected: &Selected, filter: &Filter, reading: Reading) -> Result<Cut> {
-        let _ = (selected, filter, reading);
-        todo!()
+        self.read_shared(selected, &Arc::new(filter.clone()), reading).await
+    }
+
+    async fn read_shared(&self, selected: &Selected, filter: &Arc<Filter>, reading: Reading) -> Result<Cut> {
+        let mut cut = cut::Builder::new(selected.clone());
+        let fetched: Vec<_> = selected.objects.iter().map(|o| self.data(o).boxed()).collect();
+        let mut fetched = stream::iter(fetched).buffered(OBJECTS_AT_A_TIME);
+        let mut object = 0;
+        while let Some(bytes) = fetched.try_next().await? {
+            let filter = filter.clone();
+            let read = tokio::task::spawn_blocking(move || {
+                cut.add(object, bytes, &filter, reading)?;
+                Ok(cut)
+            });
+            cut = read
+                .await
+                .map_err(|e| Error::internal(format!("a worker thread failed: {e}. Please report this")))??;
+            object += 1;
+        }
+        cut.finish()
+    }
+
+    async fn data(&self, object: &DataObject) -> Result<Bytes> {
+        self.store.get(&object.key).await?.ok_or_else(|| {
+            Error::corrupt(format!(
+                "data object {} is missing though its manifest vouches for it: restore it from an older version or a \
+                 copy of the bucket, and see what deletes objects there (a lifecycle rule?)",
+                object.key
+            ))
+        })
+    }
+
+    async fn fetch(&self, key: &str) -> Result<Option<Bytes>> {
+        let _permit = self.fetches.acquire().await.map_err(|_| Error::internal("semaphore closed"))?;
+        self.store.get(key).await
     }
 
     /// The matching records of these cuts, one cut after the other, a few read ahead:
     /// `while let Some(cut) = cuts.next().await? { for row in cut.iter() { .. } }`.
     pub fn cuts(&self, selected: Vec<Selected>, filter: &Filter, reading: Reading) -> Cuts {
-        let _ = (selected, filter, reading);
-        todo!()
+        Cuts::new(self.clone(), selected, Arc::new(filter.clone()), reading)
+    }
+}
+
+fn untiled(at: i64) -> Error {
+    Error::corrupt(format!(
+        "the ledger does not tile: no manifest begins at {at}. Restore it from an older version or a copy of the bucket"
+    ))
+}
+
+impl PartitionLedger {
+    fn order(&self) -> (&str, i32, u32) {
+        (&self.genesis.topic, self.genesis.partition, self.genesis.generation)
+    }
+}
+
+impl Selected {
+    /// `None` if the manifest has no object that may match.
+    pub fn of(manifest: Manifest, filter: &Filter) -> Option<Self> {
+        if !filter.may_match_manifest(&manifest) {
+            return None;
+        }
+        let objects = manifest.objects.iter().filter(|o| filter.may_match_object(o)).cloned().collect();
+        Some(Self { manifest: Arc::new(manifest), objects })
+    }
+
+    /// Bytes as stored.
+    pub fn size(&self) -> u64 {
+        self.objects.iter().map(|o| o.size).sum()
     }
 }

@@ -82,10 +82,13 @@ impl Filter {
             return true;
         }
         let class = match c.error_class.as_deref() {
-            Some(class) if is_cut(class) => self.error_class.is_empty() || self.error_class.iter().any(|t| match t {
-                Text::Exact(text) => text.starts_with(class),
-                Text::Regex(_) => true,
-            }),
+            Some(class) if is_cut(class) => {
+                self.error_class.is_empty()
+                    || self.error_class.iter().any(|t| match t {
+                        Text::Exact(text) => text.starts_with(class),
+                        Text::Regex(_) => true,
+                    })
+            }
             class => any(&self.error_class, class),
         };
         class && any(&self.dialect, Some(&c.dialect)) && self.code_matches(c.error_code)
@@ -116,7 +119,8 @@ impl Filter {
             return None;
         }
         let narrowed = !self.dialect.is_empty() || !self.error_class.is_empty() || !d.error_code.is_empty();
-        let vague = |c: &Counts| is_folded(c) || !self.error_class.is_empty() && c.error_class.as_deref().is_some_and(is_cut);
+        let vague =
+            |c: &Counts| is_folded(c) || !self.error_class.is_empty() && c.error_class.as_deref().is_some_and(is_cut);
         if narrowed && o.counts.iter().any(vague) {
             return None;
         }
