@@ -15,7 +15,7 @@ pub use admin::{Admin, TopicInfo};
 pub use consumer::{Consumer, Polled, Rebalance};
 pub use message::Message;
 pub use mock::MockBroker;
-pub use producer::{Ack, NewRecord, Producer, UNSENDABLE_TIMESTAMP, committed};
+pub use producer::{Ack, NewRecord, Producer, Transactions, UNSENDABLE_TIMESTAMP, committed};
 pub use range::{RangeEnd, RangeReader};
 
 use crate::error::{Error, Result};

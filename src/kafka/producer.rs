@@ -40,6 +40,14 @@ pub const UNSENDABLE_TIMESTAMP: i64 = 0;
 /// librdkafka's `RD_KAFKA_PARTITION_UA`: the partitioner chooses.
 const BY_KEY: i32 = -1;
 
+/// Whether brokers have transactions.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Transactions {
+    Ready,
+    /// They said they have not, with these words.
+    Unsupported(String),
+}
+
 /// The broker's answer for one record.
 #[derive(Debug, Clone)]
 pub struct Ack {
@@ -212,15 +220,17 @@ impl Producer {
         self.inner.flush(timeout).map_err(|e| self.error("records were not acknowledged", &e))
     }
 
-    /// Fences older producers of this transactional id and ends their open transaction: when this returns, what they
-    /// had begun is either committed or never will be.
-    ///
-    /// # Errors
-    /// [`crate::Kind::Failed`] where the brokers have no transactions.
-    pub fn init_transactions(&self, timeout: Duration) -> Result<()> {
+    /// Fences older producers of this transactional id and ends their open transaction: when this returns `Ready`, what
+    /// they had begun is either committed or never will be.
+    pub fn init_transactions(&self, timeout: Duration) -> Result<Transactions> {
         let doing = "the brokers do not start a transaction";
         // SAFETY: the client is live; the call takes no other pointer.
-        self.transact(doing, timeout, |client, ms| unsafe { sys::rd_kafka_init_transactions(client, ms) })
+        let begun = self.call(timeout, |client, ms| unsafe { sys::rd_kafka_init_transactions(client, ms) });
+        match begun {
+            Ok(()) => Ok(Transactions::Ready),
+            Err((Code::UnsupportedFeature | Code::UnsupportedVersion, why)) => Ok(Transactions::Unsupported(why)),
+            Err((code, text)) => Err(super::classify(doing, Some(code), &text)),
+        }
     }
 
     pub fn begin_transaction(&self) -> Result<()> {
@@ -234,7 +244,7 @@ impl Producer {
     /// No consumer of that group ever joins. Every record must have been flushed.
     ///
     /// # Errors
-    /// [`crate::Kind::Fenced`] if another producer took the transactional id over. After
+    /// [`crate::Kind::Fenced`] if another process took the transactional id over. After
     /// [`crate::Kind::Unavailable`] it is not known whether the transaction was committed: [`committed`] tells, once
     /// the transactional id was initialised anew.
     pub fn commit_transaction(&self, group: &str, topic: &str, offset: i64, timeout: Duration) -> Result<()> {
@@ -257,18 +267,26 @@ impl Producer {
         })
     }
 
-    /// Calls until it succeeds, fails for good, or `timeout` is over: librdkafka resumes a call that timed out.
     fn transact(
         &self,
         doing: &str,
         timeout: Duration,
         call: impl Fn(*mut sys::rd_kafka_t, i32) -> *mut sys::rd_kafka_error_t,
     ) -> Result<()> {
+        self.call(timeout, call).map_err(|(code, text)| super::classify(doing, Some(code), &text))
+    }
+
+    /// Calls until it succeeds, fails for good, or `timeout` is over: librdkafka resumes a call that timed out.
+    fn call(
+        &self,
+        timeout: Duration,
+        call: impl Fn(*mut sys::rd_kafka_t, i32) -> *mut sys::rd_kafka_error_t,
+    ) -> std::result::Result<(), (Code, String)> {
         let deadline = Instant::now() + timeout;
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
-            let failed =
-                call(self.inner.client().native_ptr(), i32::try_from(left.as_millis()).unwrap_or(i32::MAX));
+            let ms = i32::try_from(left.as_millis()).unwrap_or(i32::MAX);
+            let failed = call(self.inner.client().native_ptr(), ms);
             if failed.is_null() {
                 return Ok(());
             }
@@ -281,7 +299,7 @@ impl Producer {
                 (code, text, retriable)
             };
             if !retriable || Instant::now() >= deadline {
-                return Err(super::classify(doing, Some(code), &text));
+                return Err((code, text));
             }
             self.inner.poll(Duration::from_millis(100));
         }

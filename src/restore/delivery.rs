@@ -7,7 +7,7 @@
 use super::batch::Batch;
 use super::plan::{Delivery, Timestamps};
 use crate::error::{Error, Kind, Result};
-use crate::kafka::{self, Connection, NewRecord, Producer};
+use crate::kafka::{self, Connection, NewRecord, Producer, Transactions};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -54,8 +54,8 @@ impl Sink {
     /// it is this delivery.
     ///
     /// # Errors
-    /// [`Kind::Config`] if transactions were asked for and the brokers have none. A broker that does not answer is no
-    /// reason to do with less: [`Kind::Unavailable`].
+    /// [`Kind::Config`] if transactions were asked for and the brokers have none. That a broker does not answer is no
+    /// reason to do with less.
     pub async fn open(connection: &Connection, restore_id: &str, asked: Asked) -> Result<(Self, String)> {
         let group = group(restore_id);
         let sink = |producer, delivery| Self {
@@ -70,25 +70,28 @@ impl Sink {
         let (id, to) = (group.clone(), connection.clone());
         let begun = blocking(move || {
             let producer = Producer::new(&to, Some(&id))?;
-            Ok(producer.init_transactions(START).map(|()| producer))
+            Ok((producer.init_transactions(START)?, producer))
         })
-        .await?;
+        .await;
         match begun {
-            Ok(producer) => {
+            Ok((Transactions::Ready, producer)) => {
                 let why = if asked == Asked::Auto { "the brokers have transactions" } else { "asked for" };
                 Ok((sink(producer, Delivery::Transactional), why.into()))
             }
-            Err(e) if asked == Asked::Auto && e.kind() == Kind::Failed => {
-                let why = format!("the brokers have no transactions ({e})");
+            Ok((Transactions::Unsupported(why), _)) if asked == Asked::Auto => {
+                let why = format!("the brokers have no transactions: {why}");
                 Ok((sink(Producer::new(connection, None)?, Delivery::Plain), why))
             }
-            Err(e) if e.kind() == Kind::Unavailable => {
-                Err(e.context("--delivery plain does without transactions, with each record at least once"))
-            }
-            Err(e) if e.kind() == Kind::Failed => {
-                Err(Error::config(format!("{e}. Use --delivery plain: each record at least once")))
-            }
-            Err(e) => Err(e),
+            Ok((Transactions::Unsupported(why), _)) => Err(Error::config(format!(
+                "the brokers have no transactions ({why}): use --delivery plain, with each record at least once"
+            ))),
+            Err(e) => Err(match e.kind() {
+                Kind::Unavailable | Kind::Failed => e.context(
+                    "cannot tell whether the brokers have transactions (--delivery plain does without, with each \
+                     record at least once)",
+                ),
+                _ => e,
+            }),
         }
     }
 
