@@ -7,6 +7,7 @@
 mod archive;
 mod args;
 mod demo;
+mod filter;
 mod list;
 mod output;
 mod progress;
@@ -14,7 +15,9 @@ mod restore;
 mod show;
 mod signals;
 mod summary;
+mod table;
 mod tail;
+mod text;
 
 use crate::error::{Error, Result};
 use clap::{Parser, Subcommand, ValueEnum};

@@ -2,7 +2,7 @@
 
 use crate::error::{Error, Result};
 use clap::{Args, ValueEnum};
-use std::io::{self, Write};
+use std::io::{self, BufWriter, Stdout, Write};
 
 /// The message of the error that says the reader of a pipe went away (`| head`): the program ends quietly.
 pub const CLOSED: &str = "standard output was closed";
@@ -36,4 +36,52 @@ pub fn written(result: io::Result<()>) -> Result<()> {
 /// Prints one line.
 pub fn line(text: &str) -> Result<()> {
     written(writeln!(io::stdout(), "{text}"))
+}
+
+/// Standard output for many lines: buffered, so [`Out::flush`] it.
+pub struct Out(BufWriter<Stdout>);
+
+impl Out {
+    pub fn new() -> Self {
+        Self(BufWriter::with_capacity(64 << 10, io::stdout()))
+    }
+    pub fn text(&mut self, text: &str) -> Result<()> {
+        written(self.0.write_all(text.as_bytes()))
+    }
+    pub fn line(&mut self, text: &str) -> Result<()> {
+        self.text(text)?;
+        self.text("\n")
+    }
+    pub fn flush(&mut self) -> Result<()> {
+        written(self.0.flush())
+    }
+}
+
+/// Prints documents: as one array, or one a line.
+pub struct Documents {
+    array: bool,
+    any: bool,
+}
+
+impl Documents {
+    /// `array`: one array of all.
+    pub fn new(array: bool) -> Self {
+        Self { array, any: false }
+    }
+    /// `json`: one document without line breaks.
+    pub fn document(&mut self, json: &str, out: &mut Out) -> Result<()> {
+        if self.array {
+            out.text(if self.any { ",\n" } else { "[\n" })?;
+            self.any = true;
+            return out.text(json);
+        }
+        out.line(json)
+    }
+    pub fn finish(self, out: &mut Out) -> Result<()> {
+        match (self.array, self.any) {
+            (true, true) => out.line("\n]"),
+            (true, false) => out.line("[]"),
+            (false, _) => Ok(()),
+        }
+    }
 }

@@ -33,11 +33,7 @@ impl Asked {
     }
 }
 
-/// Consumer group and transactional id of a restore. No member ever joins the group.
-pub fn group(restore_id: &str) -> String {
-    format!("dlq-archiver-restore-{restore_id}")
-}
-
+/// The way into Kafka.
 pub struct Sink {
     producer: Arc<Producer>,
     delivery: Delivery,
@@ -51,13 +47,14 @@ async fn blocking<T: Send + 'static>(f: impl FnOnce() -> Result<T> + Send + 'sta
 
 impl Sink {
     /// Opens the way into Kafka, fencing an earlier process of the same restore where the brokers can. Also says why
-    /// it is this delivery.
+    /// it is this delivery. `group` is the consumer group of the progress, which no member ever joins, and the
+    /// transactional id.
     ///
     /// # Errors
     /// [`Kind::Config`] if transactions were asked for and the brokers have none. That a broker does not answer is no
     /// reason to do with less.
-    pub async fn open(connection: &Connection, restore_id: &str, asked: Asked) -> Result<(Self, String)> {
-        let group = group(restore_id);
+    pub async fn open(connection: &Connection, group: &str, asked: Asked) -> Result<(Self, String)> {
+        let group = group.to_owned();
         let sink = |producer, delivery| Self {
             producer: Arc::new(producer),
             delivery,

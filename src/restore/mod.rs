@@ -199,7 +199,9 @@ impl Restore {
 
     /// Writes the plan. Nothing is sent yet.
     pub async fn begin(&self, draft: Draft) -> Result<(PlanDoc, Sink)> {
-        let (sink, delivery_reason) = Sink::open(&self.connection, &draft.id, self.options.delivery).await?;
+        let random = self.options.process.id.get(..8).unwrap_or_default();
+        let group = format!("dlq-archiver-restore-{}-{random}", draft.id);
+        let (sink, delivery_reason) = Sink::open(&self.connection, &group, self.options.delivery).await?;
         let targets = draft.counts.targets.iter().map(|t| (t.clone(), self.targets.get(t).copied().unwrap_or(0)));
         let plan = PlanDoc {
             version: LEDGER_VERSION,
@@ -213,6 +215,7 @@ impl Restore {
             filter: self.options.filter.doc().clone(),
             options: self.options.rules.clone(),
             delivery: sink.delivery(),
+            group,
             delivery_reason,
             targets: targets.collect(),
             selected: draft.counts.selected,
@@ -236,8 +239,8 @@ impl Restore {
     /// What stopped it, with how far it is. The same command goes on from there.
     pub async fn run(&self, plan: &PlanDoc, sink: Option<Sink>, stage: watch::Receiver<Stage>) -> Result<End> {
         let folder = Folder::new(self.store(), &plan.restore_id);
-        // Before fencing: see `pieces`.
-        let sent = folder.sent().await?;
+        // The number before fencing, see `pieces`; what was sent is only certain after it.
+        let run = folder.sent().await?.last_run() + 1;
         if plan.dialects_digest != self.dialects_digest {
             tracing::warn!(
                 "the plan was made with other dialect tables (program version {}): headers may be stripped otherwise",
@@ -246,9 +249,9 @@ impl Restore {
         }
         let sink = match sink {
             Some(sink) => sink,
-            None => Sink::open(&self.connection, &plan.restore_id, Asked::Exactly(plan.delivery)).await?.0,
+            None => Sink::open(&self.connection, &plan.group, Asked::Exactly(plan.delivery)).await?.0,
         };
-        let run = sent.last_run() + 1;
+        let sent = folder.sent().await?;
         let mut going = Going { restore: self, plan, folder, sink, sent, run, done: 0, stage };
         going.done = going.start().await?;
         self.counters.done.store(going.done, Relaxed);
@@ -336,7 +339,7 @@ impl Going<'_> {
                              became visible. Run the command with --new-plan: what is listed in restores/{id}/sent is \
                              skipped then as perhaps restored; compare the last list with the topic, and add \
                              --include-restored for what is missing",
-                            delivery::group(id)
+                            self.plan.group
                         )));
                     }
                 }

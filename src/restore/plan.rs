@@ -97,6 +97,9 @@ pub struct PlanDoc {
     pub filter: FilterDoc,
     pub options: RuleOptions,
     pub delivery: Delivery,
+    /// Consumer group that keeps the progress, and transactional id. Its end is random: a copy of the archive has the
+    /// same restore ids.
+    pub group: String,
     /// Why this delivery.
     pub delivery_reason: String,
     /// Topics that records go to, and how many partitions each had.
