@@ -242,7 +242,7 @@ impl Filter {
         if self.doc.since_ms.is_none() && self.doc.until_ms.is_none() {
             return true;
         }
-        (0..END_MS).contains(&ms)
+        has_time(ms)
             && self.doc.since_ms.is_none_or(|since| since <= ms)
             && self.doc.until_ms.is_none_or(|until| ms < until)
     }
@@ -254,6 +254,11 @@ impl Filter {
 
 /// 10000-01-01: timestamps from here on are null in the archive's columns.
 const END_MS: i64 = 253_402_300_800_000;
+
+/// Whether a Kafka timestamp is one in the archive's columns: there, and within 1970 to 9999.
+pub fn has_time(ms: i64) -> bool {
+    (0..END_MS).contains(&ms)
+}
 
 fn rfc3339_ms(ms: i64) -> String {
     DateTime::from_timestamp_millis(ms)
@@ -333,3 +338,6 @@ pub fn parse_time(text: &str, now_ms: i64) -> Result<i64> {
         ))
     })
 }
+
+#[cfg(test)]
+mod tests;

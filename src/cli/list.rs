@@ -1,10 +1,278 @@
 //! `dlq-archiver list`.
 
-use crate::error::{Error, Result};
+use super::args::ArchiveArgs;
+use super::filter::FilterArgs;
+use super::output::{Documents, Out, Output, OutputArgs};
+use super::progress::{Progress, human_bytes};
+use super::table::{Column, Table};
+use super::{record, text};
+use crate::catalog::{Catalog, PartitionLedger, Reading, Selected};
+use crate::error::Result;
+use crate::filter::Filter;
+use crate::format::{ArchivedRecord, Projection};
+use crate::record::RecordId;
+use std::cmp::Reverse;
+use std::collections::{BTreeSet, BinaryHeap};
+use std::io::IsTerminal;
 
 #[derive(Debug, clap::Args)]
-pub struct Args {}
+#[command(after_help = "Examples:\n  \
+    dlq-archiver list --archive s3://compliance/dlq --since 2h\n  \
+    dlq-archiver list --archive s3://compliance/dlq --pipeline size-check --error-code 500 -o jsonl\n\n\
+    With a limit, records are in order of their Kafka timestamp; without one in order of topic, partition, offset.")]
+pub struct Args {
+    /// The newest N records by Kafka timestamp, newest last; 0 for all [default: 100 for -o table, all for json and jsonl]
+    #[arg(long, value_name = "N")]
+    limit: Option<usize>,
 
-pub async fn run(_: Args) -> Result<u8> {
-    Err(Error::failed("not yet"))
+    /// With -o json or jsonl: key, value, headers and stack trace too
+    #[arg(long)]
+    payload: bool,
+
+    #[command(flatten)]
+    output: OutputArgs,
+    #[command(flatten)]
+    filter: FilterArgs,
+    #[command(flatten)]
+    store: ArchiveArgs,
+}
+
+/// Rows of a table unless told otherwise.
+const TABLE_LIMIT: usize = 100;
+
+pub async fn run(args: Args) -> Result<u8> {
+    let filter = args.filter.filter()?;
+    let catalog = Catalog::open(args.store.open(false).await?).await?;
+    let output = args.output.output;
+    let limit = args.limit.unwrap_or(if output == Output::Table { TABLE_LIMIT } else { 0 });
+    let projection = if args.payload && output != Output::Table { Projection::All } else { Projection::NoPayload };
+    let partitions = catalog.partitions(&filter).await?;
+    let selected = catalog.select_in(&partitions, &filter).await?;
+    let mut scan =
+        Scan { catalog, filter, projection, progress: Read::default(), sink: Sink::new(output), out: Out::new() };
+    let more = if limit == 0 { scan.all(selected).await? } else { scan.newest(selected, limit).await? };
+    let Scan { catalog, filter, progress, sink, mut out, .. } = scan;
+    drop(progress);
+    let any = sink.finish(&mut out)?;
+    out.flush()?;
+    if !any {
+        tell_none(&catalog, &filter, &partitions).await?;
+    } else if more && output == Output::Table {
+        eprintln!("These are the newest {limit}; there are more: --limit 0 lists all.");
+    }
+    Ok(0)
+}
+
+/// Says what there is where nothing matched: a mistyped topic is the usual reason.
+pub async fn tell_none(catalog: &Catalog, filter: &Filter, partitions: &[PartitionLedger]) -> Result<()> {
+    if !partitions.is_empty() {
+        eprintln!("No archived record matches.");
+        return Ok(());
+    }
+    let all = catalog.partitions(&Filter::default()).await?;
+    let topics: BTreeSet<&str> = all.iter().map(|p| p.genesis.topic.as_str()).collect();
+    let mut names: Vec<_> = topics.iter().take(20).copied().collect();
+    if topics.len() > names.len() {
+        names.push("...");
+    }
+    if filter.is_all() || names.is_empty() {
+        eprintln!("The archive has no records yet.");
+    } else {
+        eprintln!("No archived record matches: the archive has topics {}.", names.join(", "));
+    }
+    Ok(())
+}
+
+struct Scan {
+    catalog: Catalog,
+    filter: Filter,
+    projection: Projection,
+    progress: Read,
+    sink: Sink,
+    out: Out,
+}
+
+impl Scan {
+    fn reading(&self) -> Reading {
+        Reading { projection: self.projection, check_sha256: false }
+    }
+
+    /// Every matching record, as it is read.
+    async fn all(&mut self, selected: Vec<Selected>) -> Result<bool> {
+        // On a terminal the rows themselves show that it goes on.
+        if !std::io::stdout().is_terminal() {
+            self.progress.start(&selected);
+        }
+        let mut cuts = self.catalog.cuts(selected, &self.filter, self.reading());
+        while let Some(cut) = cuts.next().await? {
+            for row in cut.iter() {
+                self.sink.print(self.sink.render(&row, self.projection), &mut self.out)?;
+            }
+            self.out.flush()?;
+            self.progress.cut(cut.manifest().objects.iter().map(|o| o.size).sum());
+        }
+        Ok(false)
+    }
+
+    /// The newest `limit` records. Cuts are read from the newest on, until older ones cannot have any of them.
+    /// Returns whether there are more.
+    async fn newest(&mut self, mut selected: Vec<Selected>, limit: usize) -> Result<bool> {
+        let newest_of = |s: &Selected| s.objects.iter().filter_map(|o| o.max_timestamp_ms).max().unwrap_or(i64::MIN);
+        selected.sort_by_key(|s| Reverse(newest_of(s)));
+        let newest: Vec<i64> = selected.iter().map(newest_of).collect();
+        self.progress.start(&selected);
+        let mut cuts = self.catalog.cuts(selected, &self.filter, self.reading());
+        // The oldest of those kept is on top.
+        let mut kept: BinaryHeap<Reverse<(i64, RecordId, Rendered)>> = BinaryHeap::new();
+        let mut more = false;
+        for newest in newest {
+            let full = kept.len() >= limit;
+            if let Some(Reverse((oldest, _, _))) = kept.peek()
+                && full
+                && newest < *oldest
+            {
+                more = true;
+                break;
+            }
+            let Some(cut) = cuts.next().await? else { break };
+            for row in cut.iter() {
+                let at = (row.raw.timestamp_ms, &row.id);
+                if kept.len() >= limit {
+                    more = true;
+                    if kept.peek().is_some_and(|Reverse((ms, id, _))| at <= (*ms, id)) {
+                        continue;
+                    }
+                    kept.pop();
+                }
+                kept.push(Reverse((row.raw.timestamp_ms, row.id.clone(), self.sink.render(&row, self.projection))));
+            }
+            self.progress.cut(cut.manifest().objects.iter().map(|o| o.size).sum());
+        }
+        let mut kept: Vec<_> = kept.into_iter().map(|Reverse(row)| row).collect();
+        kept.sort();
+        for (_, _, rendered) in kept {
+            self.sink.print(rendered, &mut self.out)?;
+        }
+        Ok(more)
+    }
+}
+
+/// How much was read.
+#[derive(Default)]
+pub struct Read {
+    shown: Option<Progress>,
+    cuts: u64,
+    of: u64,
+    bytes: u64,
+}
+
+impl Read {
+    pub fn start(&mut self, selected: &[Selected]) {
+        self.of = selected.len() as u64;
+        // Short work needs no bar.
+        self.shown = (self.of > 8).then(|| Progress::start(Some(self.of)));
+    }
+    pub fn cut(&mut self, bytes: u64) {
+        self.cuts += 1;
+        self.bytes += bytes;
+        let (cuts, of, bytes) = (self.cuts, self.of, self.bytes);
+        if let Some(shown) = &mut self.shown {
+            shown.update(cuts, || format!("read {cuts} of {of} cuts ({})", human_bytes(bytes)));
+        }
+    }
+}
+
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Rendered {
+    Cells(Vec<String>),
+    Json(String),
+}
+
+enum Sink {
+    Table(Box<Table>, bool),
+    Documents(Documents),
+}
+
+impl Sink {
+    fn new(output: Output) -> Self {
+        if output != Output::Table {
+            return Self::Documents(Documents::new(output == Output::Json));
+        }
+        let columns = vec![
+            Column::whole("TIME"),
+            Column::whole("RECORD ID"),
+            Column::new("PIPELINE"),
+            Column::new("DIALECT"),
+            Column::new("ERROR"),
+            Column::new("MESSAGE"),
+        ];
+        Self::Table(Box::new(Table::new(columns)), false)
+    }
+
+    fn render(&self, r: &ArchivedRecord<'_>, projection: Projection) -> Rendered {
+        match self {
+            Self::Table(..) => Rendered::Cells(cells(r)),
+            Self::Documents(_) => Rendered::Json(record::line(&record::columns(r, projection))),
+        }
+    }
+
+    fn print(&mut self, row: Rendered, out: &mut Out) -> Result<()> {
+        match (self, row) {
+            (Self::Table(table, any), Rendered::Cells(cells)) => {
+                *any = true;
+                table.row(cells, out)
+            }
+            (Self::Documents(documents), Rendered::Json(json)) => documents.document(&json, out),
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns whether something was printed, which a program need not be told.
+    fn finish(self, out: &mut Out) -> Result<bool> {
+        match self {
+            Self::Table(table, any) => table.finish(out).map(|()| any),
+            Self::Documents(documents) => documents.finish(out).map(|()| true),
+        }
+    }
+}
+
+fn cells(r: &ArchivedRecord<'_>) -> Vec<String> {
+    let d = &r.decoded;
+    let clean = |text: &str| text::clean(text).into_owned();
+    vec![
+        text::time(r.raw.timestamp_ms),
+        clean(&r.id.to_string()),
+        clean(r.pipeline),
+        clean(&d.dialect),
+        clean(&error(d.error_class.as_deref(), d.error_code)),
+        clean(d.error_message.as_deref().unwrap_or("-")),
+    ]
+}
+
+/// `IllegalStateException`, `500`, or both; a class without its package, which `show` has.
+fn error(class: Option<&str>, code: Option<i32>) -> String {
+    let short = class.map(|class| match class.rsplit_once('.') {
+        Some((package, name)) if !name.is_empty() && !package.contains(char::is_whitespace) => name,
+        _ => class,
+    });
+    match (short, code) {
+        (None, None) => "-".into(),
+        (Some(class), None) => class.to_owned(),
+        (None, Some(code)) => code.to_string(),
+        (Some(class), Some(code)) => format!("{class}/{code}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_are_short() {
+        assert_eq!(error(Some("java.lang.IllegalStateException"), None), "IllegalStateException");
+        assert_eq!(error(Some("A b. c"), Some(5)), "A b. c/5");
+        assert_eq!(error(Some("x."), None), "x.");
+        assert_eq!(error(None, Some(500)), "500");
+        assert_eq!(error(None, None), "-");
+    }
 }

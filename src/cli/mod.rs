@@ -6,11 +6,13 @@
 
 mod archive;
 mod args;
+mod bytes;
 mod demo;
 mod filter;
 mod list;
 mod output;
 mod progress;
+mod record;
 mod restore;
 mod show;
 mod signals;

@@ -297,8 +297,10 @@ async fn confirm(args: &Args, counts: &Counts) -> Result<()> {
     let more = counts.targets.len().saturating_sub(targets.len());
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
     let skipped = counts.selected - n;
-    let question =
-        format!("Restore {n} records to {}{more} ({skipped} are skipped; --dry-run shows all)? [y/N] ", targets.join(", "));
+    let question = format!(
+        "Restore {n} records to {}{more} ({skipped} are skipped; --dry-run shows all)? [y/N] ",
+        targets.join(", ")
+    );
     let answer = tokio::task::spawn_blocking(move || {
         eprint!("{}", text::clean(&question));
         io::stderr().flush()?;
@@ -353,7 +355,8 @@ fn print_counts(counts: &Counts, output: Output) -> Result<()> {
     }
     if !counts.skipped.is_empty() {
         out.line("skipped")?;
-        let columns = vec![Column::number("RECORDS"), Column::whole("WHY"), Column::new("TARGET"), Column::new("SUCH AS")];
+        let columns =
+            vec![Column::number("RECORDS"), Column::whole("WHY"), Column::new("TARGET"), Column::new("SUCH AS")];
         let mut table = Table::new(columns);
         for ((why, topic), s) in &counts.skipped {
             let topic = cell(topic.as_deref().unwrap_or("-"));
@@ -415,6 +418,10 @@ fn print_done(plan: &PlanDoc, done: &DoneDoc, output: Output) -> Result<()> {
     for (why, records) in &done.skipped_by_reason {
         out.line(&format!("  {records} skipped: {}", why.text()))?;
     }
-    out.line(&format!("restore {}: {}", done.restore_id, done.lists.iter().map(|l| l.key.as_str()).collect::<Vec<_>>().join(", ")))?;
+    out.line(&format!(
+        "restore {}: {}",
+        done.restore_id,
+        done.lists.iter().map(|l| l.key.as_str()).collect::<Vec<_>>().join(", ")
+    ))?;
     out.flush()
 }

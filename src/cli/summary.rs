@@ -1,10 +1,429 @@
 //! `dlq-archiver summary`.
 
-use crate::error::{Error, Result};
+use super::args::ArchiveArgs;
+use super::filter::FilterArgs;
+use super::list::{Read, tell_none};
+use super::output::{Documents, Out, Output, OutputArgs};
+use super::progress::human_bytes;
+use super::table::{Column, Table};
+use super::text;
+use crate::catalog::{Catalog, PartitionLedger, Reading, Selected};
+use crate::error::Result;
+use crate::filter::{Filter, has_time, is_exact};
+use crate::format::ArchivedRecord;
+use crate::layout;
+use crate::ledger::{Counts, DataObject, GapKind, Manifest};
+use clap::ValueEnum;
+use serde_json::{Map, Value, json};
+use std::collections::HashMap;
+use std::sync::Arc;
 
 #[derive(Debug, clap::Args)]
-pub struct Args {}
+#[command(
+    after_help = "Manifests alone answer where the filter and --by allow it: topic, partition, pipeline, date, dialect, \
+    error-class, error-code, whole cuts. Records are read where they do not, payloads never. From manifests, FIRST and LAST \
+    are those of the data objects that hold a group; --exact reads what is needed for the group's own.\n\n\
+    Examples:\n  \
+    dlq-archiver summary --archive s3://compliance/dlq --since 7d\n  \
+    dlq-archiver summary --archive s3://compliance/dlq --by pipeline,date -o json"
+)]
+pub struct Args {
+    /// What to count by
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "pipeline,dialect,error-class,error-code")]
+    by: Vec<Field>,
 
-pub async fn run(_: Args) -> Result<u8> {
-    Err(Error::failed("not yet"))
+    /// Read records where manifests have a group's first and last time only roughly
+    #[arg(long)]
+    exact: bool,
+
+    #[command(flatten)]
+    output: OutputArgs,
+    #[command(flatten)]
+    filter: FilterArgs,
+    #[command(flatten)]
+    store: ArchiveArgs,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Field {
+    Topic,
+    Partition,
+    Pipeline,
+    Date,
+    Dialect,
+    ErrorClass,
+    ErrorCode,
+    ErrorStage,
+    ErrorComponent,
+    ErrorDestination,
+    ErrorMessage,
+    OriginTopic,
+    OriginGroup,
+    EventSource,
+    EventType,
+    PayloadState,
+}
+
+/// A column's value; numbers stay numbers in documents.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+enum Cell {
+    Null,
+    Number(i64),
+    Text(String),
+}
+
+impl Cell {
+    fn text(text: Option<&str>) -> Self {
+        text.map_or(Self::Null, |t| Self::Text(t.to_owned()))
+    }
+    fn number(number: Option<i32>) -> Self {
+        number.map_or(Self::Null, |n| Self::Number(n.into()))
+    }
+    fn json(&self) -> Value {
+        match self {
+            Self::Null => Value::Null,
+            Self::Number(n) => (*n).into(),
+            Self::Text(t) => t.as_str().into(),
+        }
+    }
+    fn shown(&self) -> String {
+        match self {
+            Self::Null => "-".into(),
+            Self::Number(n) => n.to_string(),
+            Self::Text(t) => text::clean(t).into_owned(),
+        }
+    }
+}
+
+impl Field {
+    fn title(self) -> &'static str {
+        match self {
+            Self::Topic => "TOPIC",
+            Self::Partition => "PARTITION",
+            Self::Pipeline => "PIPELINE",
+            Self::Date => "DATE",
+            Self::Dialect => "DIALECT",
+            Self::ErrorClass => "ERROR CLASS",
+            Self::ErrorCode => "CODE",
+            Self::ErrorStage => "STAGE",
+            Self::ErrorComponent => "COMPONENT",
+            Self::ErrorDestination => "DESTINATION",
+            Self::ErrorMessage => "MESSAGE",
+            Self::OriginTopic => "ORIGIN TOPIC",
+            Self::OriginGroup => "ORIGIN GROUP",
+            Self::EventSource => "EVENT SOURCE",
+            Self::EventType => "EVENT TYPE",
+            Self::PayloadState => "PAYLOAD",
+        }
+    }
+
+    /// The column's name in the archive's schema.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Topic => "kafka_topic",
+            Self::Partition => "kafka_partition",
+            Self::Pipeline => "pipeline_name",
+            Self::Date => "dt",
+            Self::Dialect => "dialect",
+            Self::ErrorClass => "error_class",
+            Self::ErrorCode => "error_code",
+            Self::ErrorStage => "error_stage",
+            Self::ErrorComponent => "error_component",
+            Self::ErrorDestination => "error_destination",
+            Self::ErrorMessage => "error_message",
+            Self::OriginTopic => "origin_topic",
+            Self::OriginGroup => "origin_group",
+            Self::EventSource => "event_source",
+            Self::EventType => "event_type",
+            Self::PayloadState => "payload_state",
+        }
+    }
+
+    fn is_number(self) -> bool {
+        matches!(self, Self::Partition | Self::ErrorCode)
+    }
+
+    /// From a manifest; `None` if it does not say.
+    fn counted(self, m: &Manifest, o: &DataObject, c: &Counts) -> Option<Cell> {
+        Some(match self {
+            Self::Topic => Cell::text(Some(&m.topic)),
+            Self::Partition => Cell::number(Some(m.partition)),
+            Self::Pipeline => Cell::text(Some(&o.pipeline)),
+            Self::Date => Cell::text(Some(&o.dt)),
+            Self::Dialect if is_exact(c) => Cell::text(Some(&c.dialect)),
+            Self::ErrorClass if is_exact(c) => Cell::text(c.error_class.as_deref()),
+            Self::ErrorCode if is_exact(c) => Cell::number(c.error_code),
+            _ => return None,
+        })
+    }
+
+    fn of(self, r: &ArchivedRecord<'_>) -> Cell {
+        let d = &r.decoded;
+        match self {
+            Self::Topic => Cell::text(Some(&r.id.topic)),
+            Self::Partition => Cell::number(Some(r.id.partition)),
+            Self::Pipeline => Cell::text(Some(r.pipeline)),
+            Self::Date => Cell::Text(layout::dt(r.raw.timestamp_ms)),
+            Self::Dialect => Cell::text(Some(&d.dialect)),
+            Self::ErrorClass => Cell::text(d.error_class.as_deref()),
+            Self::ErrorCode => Cell::number(d.error_code),
+            Self::ErrorStage => Cell::text(d.error_stage.as_deref()),
+            Self::ErrorComponent => Cell::text(d.error_component.as_deref()),
+            Self::ErrorDestination => Cell::text(d.error_destination.as_deref()),
+            Self::ErrorMessage => Cell::text(d.error_message.as_deref()),
+            Self::OriginTopic => Cell::text(d.origin_topic.as_deref()),
+            Self::OriginGroup => Cell::text(d.origin_group.as_deref()),
+            Self::EventSource => Cell::text(d.event_source.as_deref()),
+            Self::EventType => Cell::text(d.event_type.as_deref()),
+            Self::PayloadState => Cell::text(Some(d.payload_state.as_str())),
+        }
+    }
+}
+
+pub async fn run(args: Args) -> Result<u8> {
+    let filter = args.filter.filter()?;
+    let catalog = Catalog::open(args.store.open(false).await?).await?;
+    let partitions = catalog.partitions(&filter).await?;
+    let mut summary = Summary::new(args.by, args.exact);
+    let unread = summary.manifests(&catalog, &partitions, &filter).await?;
+    summary.records(&catalog, unread, &filter).await?;
+    let mut out = Out::new();
+    match args.output.output {
+        Output::Table => summary.print(&mut out)?,
+        Output::Json => out.line(&text::escaped(&summary.document().to_string()))?,
+        Output::Jsonl => {
+            let mut lines = Documents::new(false);
+            for (key, group) in summary.sorted() {
+                let document = summary.group(key, group);
+                lines.document(&super::record::line(&document), &mut out)?;
+            }
+        }
+    }
+    out.flush()?;
+    if summary.total.records == 0 && args.output.output == Output::Table {
+        tell_none(&catalog, &filter, &partitions).await?;
+    }
+    Ok(0)
+}
+
+/// Records of one group.
+#[derive(Debug, Clone, Copy, Default)]
+struct Group {
+    records: u64,
+    first: Option<i64>,
+    last: Option<i64>,
+}
+
+impl Group {
+    fn add(&mut self, records: u64, first: i64, last: i64) {
+        self.records += records;
+        for ms in [first, last].into_iter().filter(|ms| has_time(*ms)) {
+            self.first = Some(self.first.map_or(ms, |f| f.min(ms)));
+            self.last = Some(self.last.map_or(ms, |l| l.max(ms)));
+        }
+    }
+}
+
+#[derive(Default)]
+struct Summary {
+    by: Vec<Field>,
+    exact: bool,
+    groups: HashMap<Vec<Cell>, Group>,
+    total: Group,
+    /// Some times are those of objects.
+    rough: bool,
+    partitions: usize,
+    cuts: u64,
+    objects_counted: u64,
+    objects_read: u64,
+    bytes: u64,
+    /// Offsets in gaps of this kind.
+    lost: u64,
+    expired: u64,
+    compacted: u64,
+}
+
+impl Summary {
+    fn new(mut by: Vec<Field>, exact: bool) -> Self {
+        let all = std::mem::take(&mut by);
+        for field in all {
+            if !by.contains(&field) {
+                by.push(field);
+            }
+        }
+        Self { by, exact, ..Self::default() }
+    }
+
+    /// Counts what manifests tell; returns what has to be read.
+    async fn manifests(
+        &mut self,
+        catalog: &Catalog,
+        partitions: &[PartitionLedger],
+        filter: &Filter,
+    ) -> Result<Vec<Selected>> {
+        let mut unread = Vec::new();
+        self.partitions = partitions.len();
+        for partition in partitions {
+            for manifest in catalog.manifests(partition, filter).await? {
+                self.gaps(&manifest, filter);
+                if !filter.may_match_manifest(&manifest) {
+                    continue;
+                }
+                self.cuts += 1;
+                let mut objects = Vec::new();
+                for object in &manifest.objects {
+                    if !self.count(&manifest, object, filter) {
+                        objects.push(object.clone());
+                    }
+                }
+                if !objects.is_empty() {
+                    unread.push(Selected { manifest: Arc::new(manifest), objects });
+                }
+            }
+        }
+        Ok(unread)
+    }
+
+    /// Whether the manifest was enough for this object.
+    fn count(&mut self, m: &Manifest, o: &DataObject, filter: &Filter) -> bool {
+        if !filter.may_match_object(o) {
+            return true;
+        }
+        let Some(counts) = filter.counted(o) else { return false };
+        let mut groups: HashMap<Vec<Cell>, u64> = HashMap::new();
+        for c in counts {
+            let Some(key) = self.by.iter().map(|field| field.counted(m, o, c)).collect::<Option<Vec<_>>>() else {
+                return false;
+            };
+            *groups.entry(key).or_default() += c.rows;
+        }
+        let (min, max) = (o.min_timestamp_ms.unwrap_or(-1), o.max_timestamp_ms.unwrap_or(-1));
+        // One group that is the whole object has the object's times, if all its records have one.
+        let rough = groups.values().any(|rows| *rows != o.rows) || has_time(min) != has_time(max);
+        if rough && self.exact {
+            return false;
+        }
+        self.rough |= rough;
+        for (key, rows) in groups {
+            self.groups.entry(key).or_default().add(rows, min, max);
+            self.total.add(rows, min, max);
+        }
+        self.objects_counted += 1;
+        self.bytes += o.size;
+        true
+    }
+
+    async fn records(&mut self, catalog: &Catalog, unread: Vec<Selected>, filter: &Filter) -> Result<()> {
+        let mut progress = Read::default();
+        progress.start(&unread);
+        let sizes: Vec<(u64, u64)> = unread.iter().map(|s| (s.objects.len() as u64, s.size())).collect();
+        let mut cuts = catalog.cuts(unread, filter, Reading::LIST);
+        for (objects, size) in sizes {
+            let Some(cut) = cuts.next().await? else { break };
+            for r in cut.iter() {
+                let key: Vec<Cell> = self.by.iter().map(|field| field.of(&r)).collect();
+                let ms = r.raw.timestamp_ms;
+                self.groups.entry(key).or_default().add(1, ms, ms);
+                self.total.add(1, ms, ms);
+            }
+            self.objects_read += objects;
+            self.bytes += size;
+            progress.cut(size);
+        }
+        Ok(())
+    }
+
+    fn gaps(&mut self, m: &Manifest, filter: &Filter) {
+        let d = filter.doc();
+        for gap in &m.gaps {
+            let from = gap.from.max(d.offset_from.unwrap_or(0));
+            let to = gap.to.min(d.offset_to.unwrap_or(i64::MAX));
+            let offsets = u64::try_from(to - from).unwrap_or(0);
+            match gap.kind {
+                GapKind::Lost => self.lost += offsets,
+                GapKind::Expired => self.expired += offsets,
+                GapKind::Compacted => self.compacted += offsets,
+            }
+        }
+    }
+
+    /// Largest first.
+    fn sorted(&self) -> Vec<(&Vec<Cell>, &Group)> {
+        let mut sorted: Vec<_> = self.groups.iter().collect();
+        sorted.sort_by(|a, b| b.1.records.cmp(&a.1.records).then_with(|| a.0.cmp(b.0)));
+        sorted
+    }
+
+    fn group(&self, key: &[Cell], group: &Group) -> Map<String, Value> {
+        let mut document: Map<_, _> =
+            self.by.iter().zip(key).map(|(field, cell)| (field.name().to_owned(), cell.json())).collect();
+        document.insert("records".into(), group.records.into());
+        document.insert("first".into(), group.first.and_then(text::rfc3339_ms).into());
+        document.insert("last".into(), group.last.and_then(text::rfc3339_ms).into());
+        document
+    }
+
+    fn document(&self) -> Value {
+        let groups: Vec<_> = self.sorted().into_iter().map(|(key, group)| self.group(key, group)).collect();
+        json!({
+            "records": self.total.records,
+            "first": self.total.first.and_then(text::rfc3339_ms),
+            "last": self.total.last.and_then(text::rfc3339_ms),
+            "partitions": self.partitions,
+            "cuts": self.cuts,
+            "bytes_stored": self.bytes,
+            "offsets_lost": self.lost,
+            "offsets_expired": self.expired,
+            "offsets_compacted": self.compacted,
+            "objects_counted_from_manifests": self.objects_counted,
+            "objects_read": self.objects_read,
+            "times_are_exact": !self.rough,
+            "groups": groups,
+        })
+    }
+
+    fn print(&self, out: &mut Out) -> Result<()> {
+        let mut columns: Vec<Column> = self
+            .by
+            .iter()
+            .map(|f| if f.is_number() { Column::number(f.title()) } else { Column::new(f.title()) })
+            .collect();
+        columns.extend([Column::number("RECORDS"), Column::whole("FIRST"), Column::whole("LAST")]);
+        let mut table = Table::new(columns);
+        let time = |ms: Option<i64>| text::time(ms.unwrap_or(-1));
+        for (key, group) in self.sorted() {
+            let mut cells: Vec<String> = key.iter().map(Cell::shown).collect();
+            cells.extend([group.records.to_string(), time(group.first), time(group.last)]);
+            table.row(cells, out)?;
+        }
+        table.finish(out)?;
+        if self.total.records > 0 {
+            out.line(&format!(
+                "\n{} records from {} to {} in {} cuts of {} partitions, {} stored",
+                self.total.records,
+                time(self.total.first),
+                time(self.total.last),
+                self.cuts,
+                self.partitions,
+                human_bytes(self.bytes)
+            ))?;
+            let how = match (self.objects_counted, self.objects_read) {
+                (_, 0) => "counted from manifests".to_owned(),
+                (0, _) => "counted from the records".to_owned(),
+                (a, b) => format!("{a} data objects counted from manifests, {b} read"),
+            };
+            let rough = "; first and last are those of the data objects that hold a group, --exact has its own";
+            out.line(&format!("{how}{}", if self.rough { rough } else { "" }))?;
+        }
+        if self.lost + self.expired > 0 {
+            out.line(&format!(
+                "{} offsets of these partitions are lost: retention deleted them before they were archived",
+                self.lost + self.expired
+            ))?;
+        }
+        if self.compacted > 0 {
+            out.line(&format!("{} offsets were compacted away before they were archived", self.compacted))?;
+        }
+        Ok(())
+    }
 }

@@ -2,6 +2,7 @@
 //!
 //! Invariant: what [`clean`] and [`quoted`] give holds no control character, whatever the record held.
 
+use crate::filter::has_time;
 use chrono::{DateTime, SecondsFormat};
 use std::borrow::Cow;
 use std::fmt::Write;
@@ -93,14 +94,14 @@ pub fn fitted(text: &str, most: usize) -> Cow<'_, str> {
 /// `2026-10-08 14:11:27Z`, or `-` for a timestamp that is absent or beyond what a date can say.
 pub fn time(ms: i64) -> String {
     match DateTime::from_timestamp_millis(ms) {
-        Some(t) if ms >= 0 => t.format("%Y-%m-%d %H:%M:%SZ").to_string(),
+        Some(t) if has_time(ms) => t.format("%Y-%m-%d %H:%M:%SZ").to_string(),
         _ => "-".into(),
     }
 }
 
 /// RFC 3339 with milliseconds, or `None` as for [`time`].
 pub fn rfc3339_ms(ms: i64) -> Option<String> {
-    DateTime::from_timestamp_millis(ms).filter(|_| ms >= 0).map(|t| t.to_rfc3339_opts(SecondsFormat::Millis, true))
+    DateTime::from_timestamp_millis(ms).filter(|_| has_time(ms)).map(|t| t.to_rfc3339_opts(SecondsFormat::Millis, true))
 }
 
 #[cfg(test)]

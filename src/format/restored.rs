@@ -108,7 +108,8 @@ fn decode(data: Bytes, row: &mut dyn FnMut(Restored)) -> Result<()> {
         let batch = batch.map_err(corrupt)?;
         let column = |name: &str| batch.column_by_name(name).ok_or_else(|| corrupt(format!("it has no column {name}")));
         let wrong = |name: &str| corrupt(format!("column {name} has another type, or nulls"));
-        let text = |name| column(name)?.as_string_opt::<i32>().filter(|a| a.null_count() == 0).ok_or_else(|| wrong(name));
+        let text =
+            |name| column(name)?.as_string_opt::<i32>().filter(|a| a.null_count() == 0).ok_or_else(|| wrong(name));
         let int32 = |name| {
             column(name)?.as_primitive_opt::<Int32Type>().filter(|a| a.null_count() == 0).ok_or_else(|| wrong(name))
         };
@@ -148,7 +149,9 @@ mod tests {
     fn rows(n: i64) -> Vec<Restored> {
         (0..n)
             .map(|i| Restored {
-                id: RecordId { topic: "größe-dlq".into(), generation: 1 + (i % 2) as u32, partition: 7, offset: i * 3 },
+                id: RecordId {
+                    topic: "größe-dlq".into(), generation: 1 + (i % 2) as u32, partition: 7, offset: i * 3
+                },
                 target_topic: "orders".into(),
                 target_partition: (i % 5) as i32,
                 target_offset: i,

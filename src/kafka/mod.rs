@@ -193,9 +193,9 @@ fn error(doing: &str, e: &KafkaError, last: Option<String>) -> Error {
 
 fn classify(doing: &str, code: Option<Code>, detail: &str) -> Error {
     match code {
-        Some(Code::Fenced | Code::ProducerFenced | Code::InvalidProducerEpoch) => Error::fenced(format!(
-            "{doing}: {detail}. Another process has taken this restore over"
-        )),
+        Some(Code::Fenced | Code::ProducerFenced | Code::InvalidProducerEpoch) => {
+            Error::fenced(format!("{doing}: {detail}. Another process has taken this restore over"))
+        }
         Some(
             Code::SaslAuthenticationFailed
             | Code::TopicAuthorizationFailed

@@ -167,12 +167,14 @@ impl<'s> Folder<'s> {
             process: by.id.clone(),
             program_version: crate::cut::PROGRAM_VERSION.to_owned(),
         };
-        self.create(&format!("run-{run}.json"), to_bytes(&doc)?.into(), &json_meta()).await.map_err(|e| match e.kind() {
-            Kind::Fenced => Error::fenced(format!(
-                "another process runs restore {} at this moment: wait for its end, then run the same command again",
-                self.id
-            )),
-            _ => e,
+        self.create(&format!("run-{run}.json"), to_bytes(&doc)?.into(), &json_meta()).await.map_err(|e| {
+            match e.kind() {
+                Kind::Fenced => Error::fenced(format!(
+                    "another process runs restore {} at this moment: wait for its end, then run the same command again",
+                    self.id
+                )),
+                _ => e,
+            }
         })
     }
 

@@ -97,7 +97,11 @@ pub struct Draft {
 pub enum End {
     Done(Box<DoneDoc>),
     /// Asked to stop; this many of the plan's records are done.
-    Stopped { restore_id: String, done: u64, selected: u64 },
+    Stopped {
+        restore_id: String,
+        done: u64,
+        selected: u64,
+    },
 }
 
 /// A restore of one command.

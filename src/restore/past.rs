@@ -26,7 +26,11 @@ impl Past {
     pub fn add(&mut self, id: &RecordId, finished: bool) {
         let Ok(offset) = u64::try_from(id.offset) else { return };
         let offsets = self.partitions.entry((id.topic.clone(), id.generation, id.partition)).or_default();
-        if finished { offsets.finished.insert(offset) } else { offsets.unfinished.insert(offset) };
+        if finished {
+            offsets.finished.insert(offset)
+        } else {
+            offsets.unfinished.insert(offset)
+        };
     }
 
     pub fn of(&self, topic: &str, generation: u32, partition: i32) -> PastPartition<'_> {

@@ -28,12 +28,7 @@ impl World {
         }
     }
     fn rules(&self) -> Rules<'_> {
-        Rules {
-            options: &self.options,
-            dialects: &self.dialects,
-            targets: &self.targets,
-            archived: &self.archived,
-        }
+        Rules { options: &self.options, dialects: &self.dialects, targets: &self.targets, archived: &self.archived }
     }
     fn decide(&self, batch: &RawBatch, i: usize) -> Verdict {
         self.rules().decide(&archived(batch, i, PayloadState::Present), self.past.of("failures", 1, 0))
@@ -71,7 +66,8 @@ fn sent_to(topic: &str, partition: Option<i32>) -> Verdict {
 
 #[test]
 fn dead_letter_names() {
-    for name in ["orders-dlq", "dlq.orders", "orders.DLT", "x_dlt", "dead-letter-orders", "a.dead_letters", "DeadLetter"]
+    for name in
+        ["orders-dlq", "dlq.orders", "orders.DLT", "x_dlt", "dead-letter-orders", "a.dead_letters", "DeadLetter"]
     {
         assert!(is_dead_letter_name(name), "{name}");
     }
@@ -166,8 +162,11 @@ fn record() -> impl Strategy<Value = Record> {
         "x",
         "",
     ]);
-    (0..40usize, prop::collection::vec(name, 0..6), any::<bool>())
-        .prop_map(|(size, headers, skipped)| Record { size, headers, skipped })
+    (0..40usize, prop::collection::vec(name, 0..6), any::<bool>()).prop_map(|(size, headers, skipped)| Record {
+        size,
+        headers,
+        skipped,
+    })
 }
 
 proptest! {

@@ -121,8 +121,7 @@ impl TestArchive {
         let (genesis, head) = self.logs.get(&log).cloned().unwrap();
         let groups = cut::group(&batch, topic, partition, &self.tables);
         let range = CutRange { from, to, cut_at_us: CUT_AT_US };
-        let intent =
-            cut::intent(&genesis, range, &batch, &groups, gaps.clone(), self.format, &self.tables).unwrap();
+        let intent = cut::intent(&genesis, range, &batch, &groups, gaps.clone(), self.format, &self.tables).unwrap();
         let prefix = layout::ledger_prefix(topic, partition, generation);
         let intent_key = layout::intent_key(&prefix, from);
         io::create(&*self.store, &intent_key, &intent).await.unwrap();
@@ -130,8 +129,7 @@ impl TestArchive {
         for (object, group) in intent.objects.iter().zip(&groups) {
             let rows = group.rows.iter().map(|row| batch.get(*row as usize));
             let cluster = self.archive.kafka_cluster_id.as_deref();
-            let encoded =
-                cut::encode(&intent, object, cluster, rows, self.format, &self.tables, &intent_key).unwrap();
+            let encoded = cut::encode(&intent, object, cluster, rows, self.format, &self.tables, &intent_key).unwrap();
             let created = self.store.create(&object.key, encoded.bytes, &ObjectMeta::default()).await.unwrap();
             assert_eq!(created, Created::New);
             objects.push(encoded.object);

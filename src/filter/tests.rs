@@ -1,0 +1,259 @@
+use super::*;
+use crate::cut::{self, CutRange, Tables};
+use crate::error::Kind;
+use crate::format::{self, Format, Projection};
+use crate::ledger::{DataObject, Genesis, LEDGER_VERSION, Manifest};
+use crate::record::{Header, RawBatch, TimestampType};
+use bytes::Bytes;
+use proptest::prelude::*;
+use std::ops::ControlFlow;
+use std::sync::LazyLock;
+
+fn refused(doc: FilterDoc) -> String {
+    let error = Filter::new(doc).unwrap_err();
+    assert_eq!(error.kind(), Kind::Config);
+    assert!(!error.message().contains('\n'), "one line: {error}");
+    error.message().to_owned()
+}
+
+fn texts(all: &[&str]) -> Vec<String> {
+    all.iter().map(|t| (*t).to_owned()).collect()
+}
+
+#[test]
+fn what_selects_nothing_is_refused() {
+    let doc = FilterDoc::default;
+    let offsets = |from, to| refused(FilterDoc { offset_from: from, offset_to: to, ..doc() });
+    assert!(offsets(Some(5), Some(5)).contains("5..5 selects nothing"));
+    assert!(offsets(Some(6), Some(5)).contains("6..5 selects nothing"));
+    assert!(offsets(None, Some(0)).contains("..0 selects nothing"));
+    assert!(offsets(Some(-1), None).contains("not negative"));
+    let times = refused(FilterDoc { since_ms: Some(2000), until_ms: Some(2000), ..doc() });
+    assert!(times.contains("1970-01-01T00:00:02Z is not before"), "{times}");
+    assert!(refused(FilterDoc { record_id: Some(vec![]), ..doc() }).contains("names no record"));
+    assert!(refused(FilterDoc { record_id: Some(texts(&["a/b"])), ..doc() }).contains("TOPIC/PARTITION/OFFSET"));
+    let regex = refused(FilterDoc { error_message: texts(&["("]), ..doc() });
+    assert_eq!(regex, r#"--error-message "(" is not a regular expression: unclosed group"#);
+    assert!(refused(FilterDoc { topic: texts(&["^["]), ..doc() }).starts_with("--topic \"^[\""));
+    for contradiction in [
+        FilterDoc { topic: texts(&["b"]), ..doc() },
+        FilterDoc { partition: vec![1], ..doc() },
+        FilterDoc { offset_from: Some(8), ..doc() },
+    ] {
+        let why = refused(FilterDoc { record_id: Some(texts(&["a/0/7"])), ..contradiction });
+        assert!(why.contains("contradicts"), "{why}");
+    }
+}
+
+#[test]
+fn equal_selections_have_equal_bytes() {
+    let one = Filter::new(FilterDoc {
+        topic: texts(&["b", "a", "b"]),
+        error_code: vec![500, 404, 500],
+        record_id: Some(texts(&["b/0/10", "a/1/2", "b/0/9"])),
+        since_ms: Some(0),
+        ..FilterDoc::default()
+    })
+    .unwrap();
+    let json = serde_json::to_string(&one).unwrap();
+    assert_eq!(
+        json,
+        r#"{"topic":["a","b"],"since_ms":0,"error_code":[404,500],"record_id":["a/1/2","b/0/9","b/0/10"]}"#
+    );
+    assert_eq!(serde_json::from_str::<Filter>(&json).unwrap(), one);
+    assert_eq!(serde_json::to_string(&Filter::default()).unwrap(), "{}");
+    assert!(
+        serde_json::from_str::<Filter>(r#"{"topics":["a"]}"#).is_err(),
+        "a filter of a newer version is not cut short"
+    );
+    assert!(serde_json::from_str::<Filter>(r#"{"topic":["^("]}"#).is_err());
+}
+
+#[test]
+fn offsets_as_typed() {
+    for (text, want) in
+        [("5..9", (Some(5), Some(9))), ("5..", (Some(5), None)), ("..9", (None, Some(9))), ("7", (Some(7), Some(8)))]
+    {
+        assert_eq!(parse_offsets(text).unwrap(), want, "{text}");
+    }
+    for bad in ["", "..", "a..b", "-1..5", "1...5", "1-5", "99999999999999999999.."] {
+        assert_eq!(parse_offsets(bad).unwrap_err().kind(), Kind::Config, "{bad}");
+    }
+}
+
+#[test]
+fn topics_prune_folders_only_where_all_are_named() {
+    let of = |topics: &[&str]| Filter::new(FilterDoc { topic: texts(topics), ..FilterDoc::default() }).unwrap();
+    let folders: Vec<_> = of(&["ab", "007"]).topic_folders().unwrap().into_iter().collect();
+    assert_eq!(folders, ["ab", "p-007.629f4cf9"]);
+    assert_eq!(of(&["ab", "^x"]).topic_folders(), None);
+    assert_eq!(of(&[]).topic_folders(), None);
+}
+
+#[test]
+fn generations_are_different_records() {
+    let id = RecordId::parse("ab/0/7@g2").unwrap();
+    let filter = Filter::of_record(&id);
+    assert!(filter.may_match_offsets("ab", 0, 2, 7, 8) && !filter.may_match_offsets("ab", 0, 1, 0, 100));
+    assert!(!filter.may_match_offsets("ab", 0, 2, 8, i64::MAX) && !filter.may_match_offsets("ab", 0, 2, 0, 7));
+    assert_eq!(Filter::new(filter.doc().clone()).unwrap(), filter);
+}
+
+#[test]
+fn exact_texts_and_regular_expressions() {
+    let text = |t: &str| Text::parse("--topic", t).unwrap();
+    assert!(text("a.b").matches("a.b") && !text("a.b").matches("axb"));
+    assert!(text("^a.b").matches("axbc") && text("^a.b$").matches("axb") && !text("^a").matches("ba"));
+    assert!(any(&[], None) && !any(&[text("^")], None) && any(&[text("x"), text("^")], Some("")));
+}
+
+static TABLES: LazyLock<Tables> = LazyLock::new(Tables::builtin);
+
+/// A Streams dead letter (class, message) or one of no dialect.
+type Parts = (i64, Option<(String, String)>);
+
+fn object(parts: &[Parts]) -> (Manifest, DataObject, Bytes) {
+    let mut batch = RawBatch::new();
+    for (i, (ms, error)) in parts.iter().enumerate() {
+        let headers = error.iter().flat_map(|(class, message)| {
+            [("__streams.errors.exception", class), ("__streams.errors.message", message)]
+                .map(|(name, value)| Header { name: name.as_bytes(), value: Some(value.as_bytes()) })
+        });
+        let headers: Vec<_> = headers.collect();
+        batch.push(i as i64, *ms, TimestampType::CreateTime, -1, None, Some(b"v"), headers.iter().copied());
+    }
+    let genesis = Genesis {
+        version: LEDGER_VERSION,
+        archive_id: "a".into(),
+        topic: "ab".into(),
+        partition: 0,
+        generation: 1,
+        topic_id: None,
+        first_offset: 0,
+        created_at: String::new(),
+    };
+    let groups =
+        [cut::Group { dt: "1970-01-01".into(), pipeline: "pipe".into(), rows: (0..parts.len() as u32).collect() }];
+    let range = CutRange { from: 0, to: parts.len() as i64, cut_at_us: 0 };
+    let intent = cut::intent(&genesis, range, &batch, &groups, Vec::new(), Format::Parquet, &TABLES).unwrap();
+    let encoded = cut::encode(&intent, &intent.objects[0], None, batch.iter(), Format::Parquet, &TABLES, "i").unwrap();
+    let manifest = Manifest {
+        version: LEDGER_VERSION,
+        archive_id: "a".into(),
+        topic: "ab".into(),
+        partition: 0,
+        generation: 1,
+        topic_id: None,
+        sequence: 0,
+        from: 0,
+        to: parts.len() as i64,
+        cut_at_us: 0,
+        schema_version: intent.schema_version,
+        leader_epoch: -1,
+        rows: parts.len() as u64,
+        objects: vec![encoded.object.clone()],
+        gaps: Vec::new(),
+        previous_sha256: String::new(),
+    };
+    (manifest, encoded.object, encoded.bytes)
+}
+
+fn matching(filter: &Filter, bytes: Bytes) -> u64 {
+    let mut matching = 0;
+    format::read(Format::Parquet, bytes, Projection::NoPayload, &mut |r| {
+        matching += u64::from(filter.matches(&r));
+        Ok(ControlFlow::Continue(()))
+    })
+    .unwrap();
+    matching
+}
+
+#[test]
+fn classes_cut_in_manifests_and_folded_counts_still_match() {
+    let long = format!("x.{}", "ä".repeat(150));
+    let error = |class: &str| Some((class.to_owned(), "m".to_owned()));
+    let (_, o, _) = object(&[(0, error(&long))]);
+    let class = |c: &str| Filter::new(FilterDoc { error_class: texts(&[c]), ..FilterDoc::default() }).unwrap();
+    for wanted in [long.as_str(), "^.*ä$"] {
+        assert!(class(wanted).may_match_object(&o), "{wanted}");
+        assert_eq!(class(wanted).counted(&o), None, "the manifest cannot tell");
+    }
+    assert!(!class("x.y").may_match_object(&o));
+
+    let many: Vec<Parts> = (0..300).map(|i| (0, error(&format!("E{i}")))).collect();
+    let (_, o, bytes) = object(&many);
+    for wanted in ["E0", "E299"] {
+        assert!(class(wanted).may_match_object(&o));
+        assert_eq!(class(wanted).counted(&o), None);
+        assert_eq!(matching(&class(wanted), bytes.clone()), 1);
+    }
+    assert_eq!(Filter::default().counted(&o).unwrap().iter().map(|c| c.rows).sum::<u64>(), 300);
+}
+
+fn parts() -> impl Strategy<Value = Parts> {
+    let ms = prop_oneof![Just(-1), 0..5i64, Just(END_MS - 1), Just(END_MS), Just(i64::MAX)];
+    let error = ("[AB]", "[xy]{1,2}");
+    (ms, proptest::option::of(error))
+}
+
+fn docs() -> impl Strategy<Value = FilterDoc> {
+    let time = || proptest::option::of(0..6i64);
+    let some = |all: &'static [&'static str]| {
+        proptest::collection::vec(proptest::sample::select(all).prop_map(str::to_owned), 0..2)
+    };
+    (
+        (time(), time(), time(), time()),
+        some(&["streams", "unknown", "^s", "other"]),
+        some(&["A", "B", "^[AB]", "C"]),
+        some(&["x", "y$"]),
+        some(&["pipe", "^p", "other"]),
+        some(&["ab", "^a", "other"]),
+        proptest::option::of(proptest::collection::vec(
+            proptest::sample::select(&["ab/0/0", "ab/0/3", "ab/0/2@g2"][..]),
+            1..3,
+        )),
+    )
+        .prop_map(
+            |(
+                (offset_from, offset_to, since_ms, until_ms),
+                dialect,
+                error_class,
+                error_message,
+                pipeline,
+                topic,
+                ids,
+            )| {
+                FilterDoc {
+                    offset_from,
+                    offset_to,
+                    since_ms,
+                    until_ms,
+                    dialect,
+                    error_class,
+                    error_message,
+                    pipeline,
+                    topic,
+                    record_id: ids.map(|ids| texts(&ids)),
+                    ..FilterDoc::default()
+                }
+            },
+        )
+}
+
+proptest! {
+    #[test]
+    fn pruning_leaves_no_matching_record_out(parts in proptest::collection::vec(parts(), 1..6), doc in docs()) {
+        let Ok(filter) = Filter::new(doc) else { return Ok(()) };
+        let (manifest, object, bytes) = object(&parts);
+        let matching = matching(&filter, bytes);
+        if matching > 0 {
+            prop_assert!(filter.may_match_partition("ab", 0));
+            prop_assert!(filter.may_match_manifest(&manifest));
+            prop_assert!(filter.may_match_object(&object));
+            prop_assert!(filter.topic_folders().is_none_or(|folders| folders.contains("ab")));
+        }
+        if filter.may_match_manifest(&manifest) && let Some(counts) = filter.counted(&object) {
+            prop_assert_eq!(counts.iter().map(|c| c.rows).sum::<u64>(), matching);
+        }
+    }
+}
