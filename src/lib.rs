@@ -5,6 +5,7 @@ pub mod archive;
 pub mod catalog;
 pub mod cli;
 pub mod cut;
+pub mod demo;
 pub mod dialect;
 pub mod error;
 pub mod filter;
@@ -16,5 +17,7 @@ pub mod record;
 pub mod restore;
 pub mod routing;
 pub mod store;
+pub mod tail;
+pub mod terminal;
 
 pub use error::{Error, Kind, Result};

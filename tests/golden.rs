@@ -1,59 +1,16 @@
 //! Every record of every fixture, decoded, routed and stripped, against columns that were written by hand.
 
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
+mod common;
+
+use common::{fixtures, folder};
 use dlq_archiver::dialect::{Dialects, restore_target};
-use dlq_archiver::record::{Decoded, Header, RawBatch, RawRecord, TimestampType};
+use dlq_archiver::record::{Decoded, RawRecord};
 use dlq_archiver::routing::Routing;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::{Path, PathBuf};
-
-fn folder() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden")
-}
-
-struct Fixture {
-    topic: String,
-    partition: i32,
-    batch: RawBatch,
-}
-
-fn bytes(v: &Value) -> Option<Vec<u8>> {
-    v.as_str().map(|s| STANDARD.decode(s).unwrap())
-}
-
-fn fixtures(name: &str) -> Vec<Fixture> {
-    let text = fs::read_to_string(folder().join(format!("fixtures/{name}.jsonl"))).unwrap();
-    text.lines()
-        .map(|line| {
-            let r: Value = serde_json::from_str(line).unwrap();
-            let headers: Vec<(Vec<u8>, Option<Vec<u8>>)> = r["headers"]
-                .as_array()
-                .unwrap()
-                .iter()
-                .map(|h| (h[0].as_str().unwrap().as_bytes().to_vec(), bytes(&h[1])))
-                .collect();
-            let mut batch = RawBatch::new();
-            batch.push(
-                r["offset"].as_i64().unwrap(),
-                r["timestamp"].as_i64().unwrap(),
-                TimestampType::parse(r["timestamp_type"].as_str().unwrap()).unwrap(),
-                -1,
-                bytes(&r["key"]).as_deref(),
-                bytes(&r["value"]).as_deref(),
-                headers.iter().map(|(name, value)| Header { name, value: value.as_deref() }),
-            );
-            Fixture {
-                topic: r["topic"].as_str().unwrap().to_owned(),
-                partition: r["partition"].as_i64().unwrap() as i32,
-                batch,
-            }
-        })
-        .collect()
-}
+use std::path::PathBuf;
 
 /// All that a record decodes to, by the expected files' names; null columns are left out.
 fn decoded(dialects: &Dialects, topic: &str, raw: &RawRecord<'_>, d: &Decoded<'_>) -> BTreeMap<String, Value> {

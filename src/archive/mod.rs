@@ -187,6 +187,9 @@ pub async fn run(
     let admin = if options.topic_ids { admin } else { admin.without_topic_ids() };
     let start = Patience { limit: Some(options.start_timeout), stage: stage.clone() };
     let (admin, cluster_id, topics) = connect(admin, &options).await?;
+    if options.once && topics.is_empty() {
+        return Err(Error::config(format!("no topic matches {}: nothing to archive", options.topics.join(", "))));
+    }
     let archive = start
         .wait_out("open the archive", || async {
             let id = uuid::Uuid::new_v4().to_string();
@@ -207,10 +210,6 @@ pub async fn run(
     let partitions: Vec<TopicPartition> =
         topics.iter().flat_map(|t| t.partitions.iter().map(|p| TopicPartition::new(&t.name, *p))).collect();
     if options.once {
-        if partitions.is_empty() {
-            tracing::warn!("no topic matches {}: nothing to archive", options.topics.join(", "));
-            return Ok(Outcome { counted: counters.get(), archive, partitions: 0, stopped: Vec::new() });
-        }
         consumer.assign(&partitions)?;
     } else {
         consumer.subscribe(&options.topics)?;

@@ -70,6 +70,10 @@ pub struct Args {
     #[arg(long, default_value = "20s", value_parser = duration, env = "DLQ_ARCHIVER_GRACE", help_heading = "Patience")]
     grace: Duration,
 
+    /// Not a flag: whether brokers are asked for topic ids.
+    #[arg(skip = true)]
+    topic_ids: bool,
+
     #[command(flatten)]
     output: OutputArgs,
     #[command(flatten)]
@@ -93,6 +97,11 @@ enum CompressionArg {
 }
 
 impl Args {
+    /// For the embedded broker, which has none and would let the question time out.
+    pub fn without_topic_ids(&mut self) {
+        self.topic_ids = false;
+    }
+
     fn options(&self) -> Result<Options> {
         let format = match (self.format, self.compression) {
             (FormatArg::Parquet, None) => Format::Parquet,
@@ -109,6 +118,9 @@ impl Args {
         if let Some(empty) = self.topic.iter().find(|t| t.trim().is_empty() || t.as_str() == "^") {
             return Err(Error::config(format!("--topic {empty:?} names no topic")));
         }
+        for pattern in self.topic.iter().filter(|t| t.starts_with('^')) {
+            crate::kafka::pattern(pattern)?;
+        }
         Ok(Options {
             topics: self.topic.clone(),
             once: self.once,
@@ -124,7 +136,7 @@ impl Args {
             memory: self.memory,
             start_timeout: self.start_timeout,
             wait: self.wait,
-            topic_ids: true,
+            topic_ids: self.topic_ids,
         })
     }
 }

@@ -122,6 +122,8 @@ fn init_logging(cli: &Cli) {
     use tracing_subscriber::{EnvFilter, fmt};
     let level = match (cli.quiet, cli.verbose) {
         (true, _) => "error",
+        // Its story is on standard output.
+        (_, 0) if matches!(cli.command, Command::Demo(_)) => "warn",
         (_, 0) => "warn,dlq_archiver=info",
         (_, 1) => "warn,dlq_archiver=debug",
         (_, _) => "debug,dlq_archiver=trace,librdkafka=trace",

@@ -27,3 +27,12 @@ pub fn shutdown_saying(grace: Duration, last_words: &'static str) -> Result<watc
     });
     Ok(receiver)
 }
+
+/// Returns at the first Ctrl-C or SIGTERM; nothing is said.
+pub async fn interrupted() -> Result<()> {
+    let failed = |e: std::io::Error| Error::internal(format!("cannot listen for signals: {e}"));
+    let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
+    tokio::select! { _ = terminate.recv() => {}, _ = interrupt.recv() => {} }
+    Ok(())
+}

@@ -173,7 +173,7 @@ impl<'a> Line<'a> {
 
     /// A batch of one record that has nothing but the line's headers.
     fn headers(&mut self) -> Result<RawBatch> {
-        let mut owned: Vec<(Cow<'_, [u8]>, Option<Cow<'_, [u8]>>)> = Vec::new();
+        let mut owned = Vec::new();
         for (cell, column) in self.cells.iter().zip(&COLUMNS) {
             match cell {
                 Cell::Headers(headers) if self.payload => {

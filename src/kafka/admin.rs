@@ -69,6 +69,8 @@ impl Admin {
             match self.client().fetch_metadata(Some("__dlq_archiver_probe"), step.max(Duration::from_millis(100))) {
                 Ok(_) => return Ok(()),
                 Err(e) => {
+                    // Serves what the connections said; asking alone does not.
+                    self.consumer.poll(Duration::from_millis(50), |_| {});
                     let e = self.error("no broker answers", &e);
                     let refused =
                         e.kind() == crate::Kind::Config || self.consumer.last_error().is_some_and(|t| is_refusal(&t));
@@ -79,7 +81,11 @@ impl Admin {
                         )));
                     }
                     if Instant::now() >= deadline {
-                        return Err(e.context("gave up after waiting"));
+                        return Err(Error::unavailable(format!(
+                            "{}. Check --brokers and whether they run (waited {} s, --start-timeout)",
+                            e.message(),
+                            timeout.as_secs()
+                        )));
                     }
                     std::thread::sleep(Duration::from_millis(200));
                 }
@@ -107,8 +113,7 @@ impl Admin {
         let mut chosen = Vec::new();
         for name in names {
             if name.starts_with('^') {
-                let pattern = regex::Regex::new(name)
-                    .map_err(|e| Error::config(format!("--topic {name:?} is not a regular expression: {e}")))?;
+                let pattern = pattern(name)?;
                 chosen.extend(all.iter().filter(|t| !is_internal(&t.name) && pattern.is_match(&t.name)).cloned());
             } else {
                 let found = all.iter().find(|t| t.name == *name).cloned();
@@ -207,6 +212,18 @@ impl Admin {
             _ => Ok(()),
         }
     }
+}
+
+/// A topic's regular expression.
+///
+/// # Errors
+/// [`crate::Kind::Config`] in one line.
+pub fn pattern(text: &str) -> Result<regex::Regex> {
+    regex::Regex::new(text).map_err(|e| {
+        let why = e.to_string();
+        let why = why.lines().last().unwrap_or_default().trim_start_matches("error: ");
+        Error::config(format!("--topic {text:?} is not a regular expression: {why}"))
+    })
 }
 
 /// What a broker or TLS says when settings, not patience, are missing.

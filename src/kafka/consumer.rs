@@ -129,6 +129,16 @@ impl Consumer {
         Ok(())
     }
 
+    /// Takes partitions without a group, in place of those taken before, and reads each from its offset at once.
+    pub fn read_from<'p>(&self, starts: impl IntoIterator<Item = (&'p TopicPartition, i64)>) -> Result<()> {
+        let mut list = TopicPartitionList::new();
+        for (tp, offset) in starts {
+            list.add_partition_offset(&tp.topic, tp.partition, Offset::Offset(offset))
+                .map_err(|e| error(&format!("cannot assign {tp}"), &e, None))?;
+        }
+        self.inner.assign(&list).map_err(|e| error("cannot assign partitions", &e, None))
+    }
+
     /// Waits at most `timeout` for one record or event. Must be called at least every `max.poll.interval.ms`.
     pub fn poll(&self, timeout: Duration, mut record: impl FnMut(&Message<'_>)) -> Polled {
         match self.inner.poll(timeout) {

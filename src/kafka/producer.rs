@@ -260,6 +260,11 @@ impl Producer {
         self.transact(doing, timeout, |client, ms| unsafe { sys::rd_kafka_commit_transaction(client, ms) })
     }
 
+    /// Commits records alone, without progress.
+    pub fn commit_plain(&self, timeout: Duration) -> Result<()> {
+        self.inner.commit_transaction(timeout).map_err(|e| self.error("cannot commit a transaction", &e))
+    }
+
     pub fn abort_transaction(&self, timeout: Duration) -> Result<()> {
         // SAFETY: as above.
         self.transact("cannot abort a transaction", timeout, |client, ms| unsafe {

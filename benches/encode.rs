@@ -1,11 +1,18 @@
-//! Encodes and reads back rows like those of a VAST dead-letter topic, and prints how fast: `cargo run --release
-//! --example encode [rows] [folder to write into]`.
+//! One core's speed from raw records to data objects and back: `make bench`, or `cargo bench --bench encode -- ROWS`.
+//!
+//! The rows are like those of a VAST dead-letter topic, 1.5 KB each, the same in every run. Each step runs a few times
+//! and the median counts.
 
-use dlq_archiver::format::{Encoder, FileContext, Format, Projection, read};
-use dlq_archiver::record::{Decoded, Header, RawBatch, TimestampType};
-use std::borrow::Cow;
+use dlq_archiver::cut::{self, CutRange, Tables};
+use dlq_archiver::format::{Format, Projection, read};
+use dlq_archiver::ledger::{Genesis, LEDGER_VERSION};
+use dlq_archiver::record::{Header, RawBatch, TimestampType};
+use std::hint::black_box;
 use std::ops::ControlFlow;
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+const ROUNDS: usize = 5;
+const TOPIC: &str = "default-dlt";
 
 /// SplitMix64: the same rows in every run.
 struct Random(u64);
@@ -116,78 +123,81 @@ fn rows(n: usize) -> RawBatch {
     batch
 }
 
-/// As a dialect's table would do it: borrowed from the headers.
-fn decode<'a>(raw: &dlq_archiver::record::RawRecord<'a>) -> Decoded<'a> {
-    let mut d = Decoded { dialect: "knative".into(), ..Decoded::default() };
-    d.failure_key[..8].copy_from_slice(&(raw.offset as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes());
-    d.failure_key[8..].copy_from_slice(&(raw.offset as u64).wrapping_mul(0xbf58_476d_1ce4_e5b9).to_be_bytes());
-    for h in raw.headers.iter() {
-        let text = || h.value.and_then(|v| std::str::from_utf8(v).ok()).map(Cow::Borrowed);
-        match h.name {
-            b"ce_id" => d.event_id = text(),
-            b"ce_source" => d.event_source = text(),
-            b"ce_type" => d.event_type = text(),
-            b"ce_subject" => d.event_subject = text(),
-            b"ce_knativeerrordest" => d.error_destination = text(),
-            b"ce_knativeerrordata" => d.error_message = text(),
-            b"content-type" => d.content_type = text(),
-            _ => {}
+/// Median of a few runs, and what the last one made.
+fn timed<T>(mut work: impl FnMut() -> T) -> (Duration, T) {
+    let mut times = Vec::new();
+    loop {
+        let start = Instant::now();
+        let made = black_box(work());
+        times.push(start.elapsed());
+        if times.len() == ROUNDS {
+            times.sort_unstable();
+            return (times[ROUNDS / 2], made);
         }
     }
-    d.error_class = Some("http".into());
-    d.error_code = Some(500);
-    d.attempts = Some(3);
-    d.event_time_us = Some(raw.timestamp_ms * 1000);
-    d.failed_at_us = Some(raw.timestamp_ms * 1000 + 1234);
-    d
 }
 
 fn main() {
-    let arg = |i| std::env::args().nth(i);
-    let n: usize = arg(1).and_then(|a| a.parse().ok()).unwrap_or(200_000);
-    let batch = rows(n);
-    let mb = batch.payload_len() as f64 / 1e6;
-    println!("{n} rows, {mb:.0} MB raw, {:.0} bytes a row", mb * 1e6 / n as f64);
-    let context = FileContext {
-        cluster_id: Some("MkU3OEVBNTcwNTJENDM2Qg"),
-        topic: "default-dlt",
+    // cargo adds --bench.
+    let rows_wanted = std::env::args().skip(1).find_map(|a| a.parse().ok()).unwrap_or(100_000);
+    let batch = rows(rows_wanted);
+    let bytes = batch.payload_len() as f64;
+    println!("{rows_wanted} rows, {:.0} MB raw, {:.0} bytes a row", bytes / 1e6, bytes / rows_wanted as f64);
+    let report = |step: &str, took: Duration, note: &str| {
+        let s = took.as_secs_f64();
+        println!("{step:<24} {:>9.0} rows/s {:>6.0} MB/s{note}", rows_wanted as f64 / s, bytes / s / 1e6);
+    };
+
+    let tables = Tables::builtin();
+    let (took, _) =
+        timed(|| batch.iter().map(|raw| tables.dialects.decode(TOPIC, 7, &raw).problems.len()).sum::<usize>());
+    report("decode", took, "");
+    let (took, groups) = timed(|| cut::group(&batch, TOPIC, 7, &tables));
+    report("decode, route, group", took, &format!(", {} objects", groups.len()));
+
+    let genesis = Genesis {
+        version: LEDGER_VERSION,
+        archive_id: "0b0e4a52-6c1f-4f5a-9d3c-7a4f2f1f9b11".into(),
+        topic: TOPIC.into(),
         partition: 7,
         generation: 1,
-        archived_at_us: 1_791_417_600_000_000,
-        intent_key: "ledger/default-dlt/7/00000000000000000000.intent.json",
-        program_version: "0.1.0",
+        topic_id: None,
+        first_offset: 0,
+        created_at: "2026-10-08T14:11:24.228703Z".into(),
     };
+    let range = CutRange { from: 0, to: rows_wanted as i64, cut_at_us: 1_791_468_684_228_703 };
     for format in Format::ALL {
-        let start = Instant::now();
-        let mut encoder = Encoder::new(format, &context).unwrap();
-        for raw in batch.iter() {
-            encoder.push(&raw, &decode(&raw), "size-check").unwrap();
+        let intent = || cut::intent(&genesis, range, &batch, &groups, Vec::new(), format, &tables).expect("an intent");
+        if format == Format::Parquet {
+            let (took, _) = timed(intent);
+            report("intent", took, "");
         }
-        let bytes = encoder.finish().unwrap();
-        let took = start.elapsed().as_secs_f64();
-        let size = bytes.len() as f64 / 1e6;
-        if let Some(folder) = arg(2) {
-            std::fs::write(format!("{folder}/rows.{}", format.extension()), &bytes).unwrap();
-        }
-        print!(
-            "{:9} write {:7.0} rows/s {:4.0} MB/s, {size:6.1} MB ({:.1}:1)",
-            format.extension(),
-            n as f64 / took,
-            mb / took,
-            mb / size
-        );
+        let intent = intent();
+        let (took, objects) = timed(|| {
+            let objects = intent.objects.iter().zip(&groups).map(|(object, group)| {
+                let rows = group.rows.iter().map(|row| batch.get(*row as usize));
+                cut::encode(&intent, object, None, rows, format, &tables, "intent").expect("an object").bytes
+            });
+            objects.collect::<Vec<_>>()
+        });
+        let stored: usize = objects.iter().map(|o| o.len()).sum();
+        let note = format!(", {:.1} MB stored, {:.1}:1", stored as f64 / 1e6, bytes / stored as f64);
+        report(&format!("encode {}", format.extension()), took, &note);
         for projection in [Projection::All, Projection::NoPayload] {
-            let start = Instant::now();
-            let mut count = 0;
-            let data = bytes::Bytes::from(bytes.clone());
-            read(format, data, projection, &mut |r| {
-                count += usize::from(r.raw.offset >= 0);
-                Ok(ControlFlow::Continue(()))
-            })
-            .unwrap();
-            let took = start.elapsed().as_secs_f64();
-            print!("; read {projection:?} {:7.0} rows/s", count as f64 / took);
+            let (took, count) = timed(|| {
+                let mut count = 0;
+                for object in &objects {
+                    read(format, object.clone(), projection, &mut |_| {
+                        count += 1;
+                        Ok(ControlFlow::Continue(()))
+                    })
+                    .expect("what was written is read");
+                }
+                count
+            });
+            assert_eq!(count, rows_wanted);
+            let what = if projection == Projection::All { "read" } else { "read columns of" };
+            report(&format!("{what} {}", format.extension()), took, "");
         }
-        println!();
     }
 }

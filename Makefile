@@ -1,0 +1,28 @@
+# What one can do here. `make` alone lists it. Cargo's own settings (CARGO_TARGET_DIR, ...) are honoured; program,
+# tests and benches share the release profile, so that nothing is built twice.
+.DEFAULT_GOAL := help
+.PHONY: help demo test bench lint fmt up down
+
+help: ## list these targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-6s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: ## archive, query and restore on an embedded broker and a local folder; needs Rust and a C toolchain only
+	@cargo run --release --quiet -- demo
+
+test: ## all tests, against a real Kafka and S3 that it starts and stops; ARGS='...' go to cargo test
+	@tests/run.sh $(ARGS)
+
+bench: ## how fast one core decodes, encodes and reads back
+	@cargo bench --quiet --bench encode
+
+lint: ## rustfmt, clippy, licences, advisories, shell scripts
+	@scripts/lint.sh
+
+fmt: ## format the code
+	@cargo fmt
+
+up: ## start Kafka and S3 on this machine, for trying things out
+	@localstack/up.sh
+
+down: ## stop them and delete their data
+	@localstack/down.sh

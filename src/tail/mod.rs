@@ -1,0 +1,363 @@
+//! `tail`: reads dead-letter topics as they are, decodes, and shows.
+//!
+//! Owns where reading begins, following and ending. Decodes with the archive's tables, writes nothing anywhere.
+//! Invariant: no group is joined and no offset committed, so that looking never changes what an archiver or a
+//! consumer does.
+
+mod event;
+mod select;
+
+pub use event::Event;
+pub use select::{Pattern, Select};
+
+use crate::cut::Tables;
+use crate::error::{Error, Result};
+use crate::kafka::{Admin, Connection, Consumer, Polled};
+use crate::record::{RawBatch, TopicPartition};
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// Where reading begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Start {
+    /// With the last records of each topic, by time over its partitions.
+    Last(usize),
+    Beginning,
+    /// With the first record at or behind this Kafka timestamp, milliseconds since 1970.
+    Since(i64),
+}
+
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Exact names, or regular expressions that begin with `^`.
+    pub topics: Vec<String>,
+    /// All if empty.
+    pub partitions: Vec<i32>,
+    pub start: Start,
+    /// End where the partitions ended at start.
+    pub once: bool,
+    /// End after this many events.
+    pub limit: Option<u64>,
+    pub select: Select,
+    pub start_timeout: Duration,
+    /// Ask for the cluster's id.
+    pub cluster_id: bool,
+}
+
+/// How long one question to a broker may take.
+const ASK: Duration = Duration::from_secs(10);
+/// How often new topics and partitions are looked for.
+const REFRESH: Duration = Duration::from_secs(30);
+/// How long the last records of the topics may take to come before those that came are shown.
+const BACKLOG: Duration = Duration::from_secs(10);
+/// How long an outage is waited out where the end is known; else for ever.
+const OUTAGE: Duration = Duration::from_secs(60);
+const POLL: Duration = Duration::from_millis(100);
+
+#[derive(Debug, Clone, Copy)]
+struct Position {
+    next: i64,
+    /// The end that was seen at start.
+    end: i64,
+}
+
+/// A record that was read and not yet shown.
+struct Kept {
+    tp: TopicPartition,
+    batch: RawBatch,
+}
+
+/// Takes each event, and `None` when there is nothing more for now.
+pub type Show<'s> = dyn FnMut(Option<&Event<'_>>) -> Result<()> + 's;
+
+/// Runs until `stop`, or until an end that the options name. Blocks: run it on a thread of its own.
+///
+/// # Errors
+/// [`crate::Kind::Config`] for topics or partitions that are not there and for refused connections,
+/// [`crate::Kind::Unavailable`] if no broker answers at start; what `show` returns.
+pub fn run(
+    options: &Options,
+    connection: &Connection,
+    tables: &Tables,
+    stop: &AtomicBool,
+    show: &mut Show<'_>,
+) -> Result<()> {
+    let admin = Admin::new(connection)?;
+    admin.wait(options.start_timeout)?;
+    let found = partitions(&admin, options)?;
+    if found.is_empty() && options.once {
+        tracing::warn!("no topic matches {}", options.topics.join(", "));
+        return Ok(());
+    }
+    if found.is_empty() {
+        tracing::warn!("no topic matches {} yet: waiting for one", options.topics.join(", "));
+    }
+    let mut positions = BTreeMap::new();
+    for tp in found {
+        let (low, end) = admin.watermarks(&tp, ASK)?;
+        let next = match options.start {
+            Start::Beginning => low,
+            // A transaction of one record takes two offsets.
+            Start::Last(n) => end.saturating_sub(2 * i64::try_from(n).unwrap_or(i64::MAX / 2)).max(low),
+            Start::Since(since) => since_offset(&admin, &tp, (low, end), since),
+        };
+        positions.insert(tp, Position { next, end });
+    }
+    let cluster_id = if options.cluster_id { admin.cluster_id(Duration::from_secs(2)) } else { None };
+    let consumer = Consumer::new(connection, "dlq-archiver-tail")?;
+    let mut tail = Tail {
+        options,
+        admin,
+        consumer,
+        tables,
+        stop,
+        cluster_id,
+        positions,
+        shown: 0,
+        refreshed: Instant::now(),
+        outage: None,
+    };
+    tail.assign()?;
+    if let Start::Last(n) = options.start
+        && tail.backlog(n, show)?.is_break()
+    {
+        return Ok(());
+    }
+    tail.follow(show)
+}
+
+/// The partitions to read.
+fn partitions(admin: &Admin, options: &Options) -> Result<Vec<TopicPartition>> {
+    let topics = admin.topics(&options.topics, ASK)?;
+    let wanted = |p: &i32| options.partitions.is_empty() || options.partitions.contains(p);
+    let found: Vec<_> = topics
+        .iter()
+        .flat_map(|t| t.partitions.iter().filter(|p| wanted(p)).map(|p| TopicPartition::new(&t.name, *p)))
+        .collect();
+    if let Some(absent) = options.partitions.iter().find(|p| !found.iter().any(|tp| tp.partition == **p))
+        && !topics.is_empty()
+    {
+        let have: Vec<_> = topics.iter().map(|t| format!("{} has {}", t.name, t.partitions.len())).collect();
+        return Err(Error::config(format!("--partition {absent} does not exist: {}, from 0", have.join(", "))));
+    }
+    Ok(found)
+}
+
+/// Where records at or behind `since` begin at the earliest. Brokers that cannot seek by time answer with an error, or
+/// as if no record were that young; then it is the log's start, and the records before `since` are filtered out.
+fn since_offset(admin: &Admin, tp: &TopicPartition, (low, end): (i64, i64), since: i64) -> i64 {
+    if low >= end {
+        return end;
+    }
+    match admin.offset_for_time(tp, since, ASK) {
+        Ok(Some(offset)) => offset.clamp(low, end),
+        // A broker that can seek by time finds something behind 1970 in a log that is not empty.
+        Ok(None) if matches!(admin.offset_for_time(tp, 0, ASK), Ok(Some(_))) => end,
+        other => {
+            let why = other.err().map_or(String::new(), |e| format!(" ({e})"));
+            tracing::debug!("{tp}: the broker cannot seek by time{why}: reading from the log's start");
+            low
+        }
+    }
+}
+
+struct Tail<'t> {
+    options: &'t Options,
+    admin: Admin,
+    consumer: Consumer,
+    tables: &'t Tables,
+    stop: &'t AtomicBool,
+    cluster_id: Option<String>,
+    positions: BTreeMap<TopicPartition, Position>,
+    shown: u64,
+    refreshed: Instant,
+    /// Since when the brokers do not answer, once that was told.
+    outage: Option<Instant>,
+}
+
+impl Tail<'_> {
+    /// Reads every partition from its position.
+    fn assign(&self) -> Result<()> {
+        self.consumer.read_from(self.positions.iter().map(|(tp, p)| (tp, p.next)))
+    }
+
+    fn stopped(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+
+    fn at_ends(&self) -> bool {
+        self.positions.values().all(|p| p.next >= p.end)
+    }
+
+    /// The next record, if one comes within `timeout`; else keeps positions and assignment right.
+    fn poll(&mut self, timeout: Duration) -> Result<Option<Kept>> {
+        let mut got = None;
+        let polled = self.consumer.poll(timeout, |m| {
+            let mut batch = RawBatch::new();
+            let copied = m.copy_into(&mut batch);
+            got = Some((TopicPartition::new(m.topic(), m.partition()), m.offset(), copied.map(|()| batch)));
+        });
+        match polled {
+            Polled::Record => {
+                if let Some(since) = self.outage.take() {
+                    tracing::info!("records come again, after {} s", since.elapsed().as_secs());
+                }
+                let Some((tp, offset, copied)) = got else { return Ok(None) };
+                if let Some(position) = self.positions.get_mut(&tp) {
+                    position.next = offset + 1;
+                }
+                match copied {
+                    Ok(batch) => return Ok(Some(Kept { tp, batch })),
+                    Err(e) => tracing::warn!("{tp}/{offset} is not shown: {e}"),
+                }
+            }
+            Polled::OutOfRange => self.back_into_range()?,
+            Polled::Failed(e) if e.is_unavailable() => {
+                if self.outage.is_none() {
+                    tracing::warn!("{e}; waiting for the brokers");
+                    self.outage = Some(Instant::now());
+                }
+            }
+            Polled::Failed(e) => return Err(e),
+            Polled::Idle | Polled::End => {
+                // Behind transaction markers and aborted records.
+                for (tp, offset) in self.consumer.positions() {
+                    if let Some(position) = self.positions.get_mut(&tp) {
+                        position.next = position.next.max(offset);
+                    }
+                }
+            }
+        }
+        match self.outage {
+            Some(since) if self.options.once && since.elapsed() > OUTAGE => {
+                let why = self.consumer.last_error().map_or(String::new(), |e| format!(": {e}"));
+                Err(Error::unavailable(format!("the brokers do not answer since {} s{why}", since.elapsed().as_secs())))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// Retention overtook a position, or a topic was made anew: goes on where its log begins now.
+    fn back_into_range(&mut self) -> Result<()> {
+        for (tp, position) in &mut self.positions {
+            let Ok((low, high)) = self.admin.watermarks(tp, ASK) else { continue };
+            if position.next < low {
+                tracing::warn!("{tp}: offsets {}..{low} were deleted before they could be shown", position.next);
+                position.next = low;
+            } else if position.next > high {
+                tracing::warn!("{tp}: the log ends at {high}, before {}: the topic was made anew", position.next);
+                position.next = low;
+            }
+        }
+        self.assign()
+    }
+
+    /// Looks for topics and partitions that are new, and reads them from their start.
+    fn refresh(&mut self) -> Result<()> {
+        self.refreshed = Instant::now();
+        let found = match partitions(&self.admin, self.options) {
+            Ok(found) => found,
+            Err(e) => {
+                tracing::debug!("cannot look for new partitions: {e}");
+                return Ok(());
+            }
+        };
+        let before = self.positions.len();
+        for tp in found {
+            if !self.positions.contains_key(&tp)
+                && let Ok((low, _)) = self.admin.watermarks(&tp, ASK)
+            {
+                tracing::info!("{tp} is new");
+                self.positions.insert(tp, Position { next: low, end: low });
+            }
+        }
+        if self.positions.len() > before { self.assign() } else { Ok(()) }
+    }
+
+    /// Shows the last `n` records of each topic. Reads up to the ends seen at start; records behind them follow.
+    fn backlog(&mut self, n: usize, show: &mut Show<'_>) -> Result<ControlFlow<()>> {
+        let mut kept: BTreeMap<TopicPartition, VecDeque<Kept>> = BTreeMap::new();
+        let mut later = Vec::new();
+        let mut moved = Instant::now();
+        let mut done = Vec::new();
+        while !self.at_ends() && !self.stopped() && moved.elapsed() < BACKLOG {
+            if let Some(record) = self.poll(POLL)? {
+                moved = Instant::now();
+                let end = self.positions.get(&record.tp).map_or(0, |p| p.end);
+                if record.batch.get(0).offset >= end {
+                    later.push(record);
+                    continue;
+                }
+                let last = kept.entry(record.tp.clone()).or_default();
+                last.push_back(record);
+                if last.len() > n {
+                    last.pop_front();
+                }
+            }
+            let reached: Vec<_> = (self.positions.iter().filter(|(tp, p)| p.next >= p.end && !done.contains(*tp)))
+                .map(|(tp, _)| tp.clone())
+                .collect();
+            if !reached.is_empty() {
+                self.consumer.pause(&reached)?;
+                done.extend(reached);
+            }
+        }
+        let mut topics: BTreeMap<String, Vec<Vec<Kept>>> = BTreeMap::new();
+        for (tp, last) in kept {
+            topics.entry(tp.topic).or_default().push(last.into());
+        }
+        let time = |k: &Kept| k.batch.get(0).timestamp_ms;
+        let topics = topics.into_values().map(|partitions| select::last_merged(partitions, n, time)).collect();
+        for record in select::last_merged(topics, usize::MAX, time).into_iter().chain(later) {
+            if self.show(&record, show)?.is_break() {
+                return Ok(ControlFlow::Break(()));
+            }
+        }
+        self.consumer.resume(&done)?;
+        Ok(ControlFlow::Continue(()))
+    }
+
+    /// Shows records as they come.
+    fn follow(&mut self, show: &mut Show<'_>) -> Result<()> {
+        let mut timeout = Duration::ZERO;
+        while !self.stopped() && !(self.options.once && self.at_ends()) {
+            match self.poll(timeout)? {
+                Some(record) => {
+                    timeout = Duration::ZERO;
+                    if self.show(&record, show)?.is_break() {
+                        return Ok(());
+                    }
+                }
+                None => {
+                    // Nothing at hand: what was shown must be seen before the next wait.
+                    show(None)?;
+                    timeout = POLL;
+                }
+            }
+            if !self.options.once && self.refreshed.elapsed() >= REFRESH {
+                self.refresh()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Decodes and shows a record that is selected; breaks at the limit.
+    fn show(&mut self, record: &Kept, show: &mut Show<'_>) -> Result<ControlFlow<()>> {
+        let (tp, raw) = (&record.tp, record.batch.get(0));
+        if self.options.once && self.positions.get(tp).is_some_and(|p| raw.offset >= p.end) {
+            return Ok(ControlFlow::Continue(()));
+        }
+        let decoded = self.tables.dialects.decode(&tp.topic, tp.partition, &raw);
+        let pipeline = self.tables.routing.pipeline(&tp.topic, &decoded).into_owned().into();
+        let cluster_id = self.cluster_id.as_deref();
+        let event = Event { cluster_id, topic: &tp.topic, partition: tp.partition, raw, decoded, pipeline };
+        if self.options.select.matches(&event) {
+            show(Some(&event))?;
+            self.shown += 1;
+        }
+        let at_limit = self.options.limit.is_some_and(|limit| self.shown >= limit);
+        Ok(if at_limit { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+    }
+}

@@ -1,0 +1,176 @@
+"""End to end on real Kafka and real S3, with the real binary: archive, compare every record, crash, query.
+
+usage: e2e.py [--records N] [--only NAME,...] [--seed N]
+
+Wants DLQ_ARCHIVER_BROKERS, LOCALSTACK_BUCKET and the AWS variables (`source localstack/.run/env`), DLQ_ARCHIVER_BIN and
+PRODUCE_BIN (the example). Ends with 1 at the first thing that is wrong.
+"""
+
+import argparse
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+import uuid
+
+import archive_sql
+import confluent_kafka
+
+BROKERS = os.environ["DLQ_ARCHIVER_BROKERS"]
+BUCKET = os.environ["LOCALSTACK_BUCKET"]
+BIN = os.environ["DLQ_ARCHIVER_BIN"]
+PRODUCE = os.environ["PRODUCE_BIN"]
+HERE = os.path.dirname(os.path.abspath(__file__))
+RUN = uuid.uuid4().hex[:8]
+
+
+def say(text):
+    print(f"e2e: {text}", flush=True)
+
+
+def fail(text):
+    sys.exit(f"e2e: FAILED: {text}")
+
+
+def run(*command, expect=0):
+    """Runs a command to its end; its standard output. Standard error is shown if it ends otherwise."""
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    if done.returncode != expect:
+        fail(f"{' '.join(command)} ended with {done.returncode}:\n{done.stderr[-4000:]}")
+    return done.stdout
+
+
+def archive_command(topic, archive, *more):
+    return [BIN, "archive", "--once", "--brokers", BROKERS, "--topic", topic, "--archive", archive, "--quiet", *more]
+
+
+def compare(topic, archive, expect, format="parquet"):
+    out = run(
+        sys.executable, f"{HERE}/compare.py", BROKERS, archive, topic, "--expect", str(expect), "--format", format
+    )
+    say(f"{archive}: {out.strip()}")
+
+
+def archive_url(name):
+    return f"s3://{BUCKET}/e2e-{RUN}/{name}"
+
+
+def produce(name, partitions, count, *more):
+    topic = f"test-{RUN}-{name}"  # a name that the layout need not escape
+    run(PRODUCE, BROKERS, topic, str(partitions), str(count), *more)
+    return topic
+
+
+def archives_everything(args):
+    """A plain glob finds every record once, each equal to what a plain consumer reads."""
+    topic = produce("vast-dlq", 8, args.records)
+    begin = time.monotonic()
+    out = json.loads(run(*archive_command(topic, archive_url("plain"), "-o", "json")))
+    took = time.monotonic() - begin
+    say(f"archived {out['records']} records in {took:.1f} s: {out['cuts']} cuts, {out['objects']} objects")
+    compare(topic, archive_url("plain"), args.records)
+    again = json.loads(run(*archive_command(topic, archive_url("plain"), "-o", "json")))
+    if again["records"] != 0:
+        fail(f"a second run archived {again['records']} records again")
+    return topic
+
+
+def transactions(args):
+    """Aborted records are not there, and the checkpoint reaches the log end behind the last marker."""
+    count = max(3000, args.records // 20)
+    topic = produce("txn-dlq", 3, count, "--transactions")
+    run(*archive_command(topic, archive_url("txn")))
+    compare(topic, archive_url("txn"), count)
+    consumer = confluent_kafka.Consumer({"bootstrap.servers": BROKERS, "group.id": "e2e"})
+    for partition in range(3):
+        _, end = consumer.get_watermark_offsets(confluent_kafka.TopicPartition(topic, partition))
+        checkpoint = max(m["to"] for m in manifests("txn", topic, partition))
+        if checkpoint != end:
+            fail(f"partition {partition}: the checkpoint is {checkpoint}, the log end {end}")
+    consumer.close()
+    say("transactions: every checkpoint is at its log end")
+
+
+def manifests(name, topic, partition):
+    """The manifests of a partition, as JSON, read through DuckDB."""
+    db = archive_sql.connect()
+    folder = f"{archive_url(name)}/ledger/{topic}/{partition}"
+    texts = db.execute(f"SELECT content FROM read_text('{folder}/*.json') WHERE filename NOT SIMILAR TO '.*(intent|genesis).json'")
+    return [json.loads(text) for (text,) in texts.fetchall()]
+
+
+def jsonl_equals_parquet(args):
+    """The same topic as JSON lines has the same rows in the same columns."""
+    count = min(args.records, 20_000)
+    topic = produce("formats-dlq", 2, count)
+    run(*archive_command(topic, archive_url("formats-parquet")))
+    db = archive_sql.connect()
+    for compression in ("gzip", "zstd", "none"):
+        name = f"formats-{compression}"
+        run(*archive_command(topic, archive_url(name), "--format", "jsonl", "--compression", compression))
+        columns = []
+        for column in archive_sql.ORDER:
+            if column == "archived_at":
+                continue
+            columns.append(f"encode({column}::VARCHAR)" if column == "kafka_headers" else column)
+        raw = ", ".join(c for c in columns if not c.endswith("_bytes"))
+        parquet = f"SELECT {raw} FROM {archive_sql.rows(archive_url('formats-parquet'))}"
+        jsonl = f"SELECT {raw} FROM {archive_sql.rows(archive_url(name), 'jsonl')}"
+        (differ,) = db.execute(f"SELECT count(*) FROM (({parquet} EXCEPT ALL {jsonl}) UNION ALL ({jsonl} EXCEPT ALL {parquet}))").fetchone()
+        (rows,) = db.execute(f"SELECT count(*) FROM ({jsonl})").fetchone()
+        if differ or rows != count:
+            fail(f"JSONL ({compression}) has {rows} rows of {count}, {differ} of them differ from Parquet")
+    compare(topic, archive_url("formats-gzip"), count, "jsonl")
+    say(f"JSONL (gzip, zstd, none) and Parquet have the same {count} rows in all columns")
+
+
+def killed(args):
+    """kill -9 at random moments, then a last run: nothing lost, nothing twice."""
+    topic = produce("kill-dlq", 8, args.records)
+    archive = archive_url("kill")
+    # Small cuts, so that every kill finds some in every state.
+    command = archive_command(topic, archive, "--cut-records", str(max(500, args.records // 100)))
+    chance = random.Random(args.seed)
+    say(f"killing with seed {args.seed}")
+    kills = 0
+    while kills < args.kills:
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        time.sleep(1.2 + chance.random() * args.records / 175_000)
+        if process.poll() is not None:
+            break
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        kills += 1
+    out = json.loads(run(*command, "-o", "json"))
+    say(f"killed {kills} times; the last run archived {out['records']} of {args.records}")
+    if kills < args.kills and args.records >= 100_000:
+        fail(f"the archive was complete after {kills} kills")
+    compare(topic, archive, args.records)
+
+
+TESTS = [archives_everything, transactions, jsonl_equals_parquet, killed]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--records", type=int, default=40_000)
+    parser.add_argument("--kills", type=int, default=10)
+    parser.add_argument("--seed", type=int, default=random.randrange(1 << 32))
+    parser.add_argument("--only", default="")
+    args = parser.parse_args()
+    chosen = [t for t in TESTS if not args.only or t.__name__ in args.only.split(",")]
+    if not chosen:
+        sys.exit(f"--only takes {', '.join(t.__name__ for t in TESTS)}")
+    for test in chosen:
+        begin = time.monotonic()
+        say(f"{test.__name__}: {test.__doc__}")
+        test(args)
+        say(f"{test.__name__}: passed in {time.monotonic() - begin:.0f} s")
+    print(f"{len(chosen)} passed, 0 failed")
+
+
+if __name__ == "__main__":
+    main()
