@@ -89,13 +89,17 @@ pub struct Args {
 impl Args {
     fn options(&self, now_ms: i64) -> Result<Options> {
         if self.raw && self.output.output != Output::Table {
-            return Err(Error::config("--raw is for people; -o json and -o jsonl have all headers, key and value anyway"));
+            return Err(Error::config(
+                "--raw is for people; -o json and -o jsonl have all headers, key and value anyway",
+            ));
         }
         if let Some(empty) = self.topic.iter().find(|t| t.trim().is_empty() || t.as_str() == "^") {
             return Err(Error::config(format!("--topic {empty:?} names no topic")));
         }
-        let since = self.since.as_deref().map(|t| parse_time(t, now_ms).map_err(|e| e.context("--since"))).transpose()?;
-        let patterns = |flag: &str, texts: &[String]| texts.iter().map(|t| Pattern::parse(flag, t)).collect::<Result<Vec<_>>>();
+        let since =
+            self.since.as_deref().map(|t| parse_time(t, now_ms).map_err(|e| e.context("--since"))).transpose()?;
+        let patterns =
+            |flag: &str, texts: &[String]| texts.iter().map(|t| Pattern::parse(flag, t)).collect::<Result<Vec<_>>>();
         Ok(Options {
             topics: self.topic.clone(),
             partitions: self.partition.clone(),
@@ -169,7 +173,9 @@ impl Printer {
         let first = self.printed == 0;
         self.printed += 1;
         written(match self.output {
-            Output::Table if self.raw => writeln!(self.out, "{}{}", if first { "" } else { "\n" }, event.full(self.colour)),
+            Output::Table if self.raw => {
+                writeln!(self.out, "{}{}", if first { "" } else { "\n" }, event.full(self.colour))
+            }
             Output::Table => writeln!(self.out, "{}", event.line(self.colour)),
             Output::Jsonl => writeln!(self.out, "{}", event.json()?),
             Output::Json => write!(self.out, "{}{}", if first { "[\n" } else { ",\n" }, event.json()?),

@@ -57,9 +57,10 @@ impl Event<'_> {
         if let Some(path) = header {
             return Some(String::from_utf8_lossy(path));
         }
-        let structured = self.decoded.content_type.as_deref().is_some_and(|t| {
-            t.get(..CLOUDEVENTS.len()).is_some_and(|start| start.eq_ignore_ascii_case(CLOUDEVENTS))
-        });
+        let structured =
+            self.decoded.content_type.as_deref().is_some_and(|t| {
+                t.get(..CLOUDEVENTS.len()).is_some_and(|start| start.eq_ignore_ascii_case(CLOUDEVENTS))
+            });
         if structured
             && let Some(value) = self.raw.value
             && let Ok(event) = serde_json::from_slice::<serde_json::Map<String, serde_json::Value>>(value)
@@ -209,15 +210,13 @@ mod tests {
 
     #[test]
     fn an_unknown_record_is_shown_by_its_position() {
-        assert_eq!(
-            with_event(&[], Some(b"x"), |e| e.line(false)),
-            "2026-10-08T14:11:27.032Z  dlt/3/7  -  -  -  -  -"
-        );
+        assert_eq!(with_event(&[], Some(b"x"), |e| e.line(false)), "2026-10-08T14:11:27.032Z  dlt/3/7  -  -  -  -  -");
     }
 
     #[test]
     fn escape_sequences_in_data_do_not_reach_the_terminal() {
-        let headers = [("__connect.errors.topic", Some("t")), ("__connect.errors.exception.message", Some("\x1b]0;x\x07\n"))];
+        let headers =
+            [("__connect.errors.topic", Some("t")), ("__connect.errors.exception.message", Some("\x1b]0;x\x07\n"))];
         let (line, full) = with_event(&headers, Some(b"\x1b[2J"), |e| (e.line(false), e.full(false)));
         assert!(line.ends_with("\\x1b]0;x\\x07\\n"), "{line}");
         assert!(!full.contains(|c: char| c.is_control() && c != '\n'), "{full}");
