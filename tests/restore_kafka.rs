@@ -219,7 +219,10 @@ fn at<'b>(read: &'b BTreeMap<i32, RawBatch>, row: &Restored) -> RawRecord<'b> {
     found.unwrap_or_else(|| panic!("{row:?} is not there"))
 }
 
-fn odd_records() -> Vec<(Option<&'static [u8]>, Option<&'static [u8]>, i64, Headers)> {
+/// Key, value, timestamp, headers.
+type Odd = (Option<&'static [u8]>, Option<&'static [u8]>, i64, Headers);
+
+fn odd_records() -> Vec<Odd> {
     vec![
         (Some(b"k"), Some(b"v"), 1_791_468_687_032, vec![(b"a\0b", Some(b"nul")), (b"a\0", None), (b"", Some(b""))]),
         (None, Some(b""), 1, vec![(b"\xff\xfe", Some(b"\0\x01")), ("größe".as_bytes(), None)]),
@@ -474,4 +477,23 @@ async fn progress_that_expired_is_noticed() {
     let perhaps = document["skipped_by_reason"]["unfinished_restore"].as_u64().unwrap();
     assert_eq!(document["restored"].as_u64().unwrap() + perhaps, n as u64);
     assert!(world.values(&origin).values().all(|times| *times == 1), "nothing is twice");
+}
+
+/// `cargo test --release --test restore_kafka -- --ignored --nocapture how_fast`
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "a measurement"]
+async fn how_fast() {
+    let Some(brokers) = brokers() else { return };
+    for delivery in ["transactional", "plain"] {
+        let (origin, n) = (fresh("fast"), 200_000);
+        let world = World::new(&brokers, numbered(&origin, n).await);
+        world.topic(&origin, 2).await;
+        let began = Instant::now();
+        world.restore(&["--all", "--dry-run"]).ok();
+        let dry = began.elapsed();
+        world.restore(&["--all", "--yes", "--delivery", delivery]).ok();
+        let took = (began.elapsed() - dry).as_secs_f64();
+        println!("{delivery}: {n} records in {took:.1} s ({:.0} a second), dry run {dry:?}", n as f64 / took);
+        assert_exactly_once(&world, &origin, n);
+    }
 }

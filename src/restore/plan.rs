@@ -323,5 +323,4 @@ impl Counts {
 }
 
 #[cfg(test)]
-#[path = "plan_tests.rs"]
 mod tests;
