@@ -1,7 +1,9 @@
 //! Fills a topic with dead letters like VAST DataEngine's, for end-to-end tests and benchmarks. Deterministic: the
 //! same arguments give the same records.
 //!
-//! usage: produce BROKERS TOPIC PARTITIONS COUNT [--transactions]
+//! usage: produce BROKERS TOPIC PARTITIONS COUNT [--transactions] [--append]
+//!
+//! The topic is created, unless `--append` says that it is there.
 //!
 //! Records have about 0.9 KB of value, 16 headers, 20 function deployments and 3 days of timestamps. With
 //! `--transactions`, batches of 1,000 records are committed and aborted in turns (of every three, the second is
@@ -106,14 +108,16 @@ fn send(producer: &Producer, topic: &str, partitions: i32, n: u64, count: u64) -
 async fn main() -> dlq_archiver::Result<()> {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let [brokers, topic, partitions, count, rest @ ..] = &args[..] else {
-        eprintln!("usage: produce BROKERS TOPIC PARTITIONS COUNT [--transactions]");
+        eprintln!("usage: produce BROKERS TOPIC PARTITIONS COUNT [--transactions] [--append]");
         std::process::exit(2);
     };
     let transactions = rest.iter().any(|a| a == "--transactions");
     let (partitions, count): (i32, u64) = (partitions.parse().unwrap_or(8), count.parse().unwrap_or(1000));
     let connection = Connection::new(brokers);
-    Admin::create_topic(&connection, topic, partitions, &[("retention.ms", "-1"), ("max.message.bytes", "10485760")])
-        .await?;
+    if !rest.iter().any(|a| a == "--append") {
+        let config = [("retention.ms", "-1"), ("max.message.bytes", "10485760")];
+        Admin::create_topic(&connection, topic, partitions, &config).await?;
+    }
     let producer = Producer::new(&connection, transactions.then_some(topic.as_str()))?;
     let timeout = Duration::from_secs(60);
     if transactions {

@@ -50,7 +50,7 @@ async fn without_transactions_it_says_so_and_delivers_plainly() {
     let broker = MockBroker::start().unwrap();
     broker.without_transactions().unwrap();
     broker.create_topic("default", 1).unwrap();
-    let args = ["--dialect", "knative", "--to", "default"];
+    let args = ["--topic", "default-dlt", "--partition", "7", "--to", "default"];
     let refused = restore(&archive, &broker, &[&args[..], &["--delivery", "transactional"]].concat());
     assert!(refused.fails(2).contains("--delivery plain"), "{refused:?}");
     let run = restore(&archive, &broker, &args);

@@ -143,7 +143,7 @@ impl Producer {
             ) {
                 Ok(()) => return Ok(()),
                 Err(Code::QueueFull) if Instant::now() < deadline => {
-                    self.inner.poll(Duration::from_millis(50));
+                    self.inner.poll(Duration::from_millis(5));
                 }
                 Err(code) => {
                     let doing = format!("cannot send to {}", record.topic);
@@ -215,9 +215,21 @@ impl Producer {
         std::mem::take(&mut *self.inner.context().acks.lock().unwrap_or_else(|e| e.into_inner()))
     }
 
-    /// Waits until every queued record is acknowledged or failed.
+    /// Waits until every queued record is acknowledged or failed. Not rust-rdkafka's `flush`: that one polls in steps
+    /// of 100 ms, each to its end, which a batch would wait for.
     pub fn flush(&self, timeout: Duration) -> Result<()> {
-        self.inner.flush(timeout).map_err(|e| self.error("records were not acknowledged", &e))
+        let deadline = Instant::now() + timeout;
+        loop {
+            // SAFETY: the client is live.
+            let code = unsafe { sys::rd_kafka_flush(self.inner.client().native_ptr(), 0) };
+            if code == sys::rd_kafka_resp_err_t::RD_KAFKA_RESP_ERR_NO_ERROR {
+                return Ok(());
+            }
+            if Instant::now() >= deadline {
+                return Err(self.error("records were not acknowledged", &KafkaError::Flush(code.into())));
+            }
+            self.inner.poll(Duration::from_millis(1));
+        }
     }
 
     /// Fences older producers of this transactional id and ends their open transaction: when this returns `Ready`, what
