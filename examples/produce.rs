@@ -1,7 +1,9 @@
 //! Fills a topic with dead letters like VAST DataEngine's, for end-to-end tests and benchmarks. Deterministic: the
 //! same arguments give the same records.
 //!
-//! usage: produce BROKERS TOPIC PARTITIONS COUNT [--transactions]
+//! usage: produce BROKERS TOPIC PARTITIONS COUNT [--transactions] [--append]
+//!
+//! The topic is created, unless `--append` says that it is there.
 //!
 //! Records have about 0.9 KB of value, 16 headers, 20 function deployments and 3 days of timestamps. With
 //! `--transactions`, batches of 1,000 records are committed and aborted in turns (of every three, the second is
@@ -36,7 +38,8 @@ fn letter(n: u64, count: u64) -> Letter {
     let code = [500, 502, 503, 504, 400][(r >> 8) as usize % 5];
     let size = (r >> 16) % 100_000;
     let path = format!("docs-src/checked/{:06x}/file-{n}.txt", r >> 40);
-    let time = format!("2026-10-08T{:02}:{:02}:{:02}.{:06}Z", (r >> 3) % 24, (r >> 11) % 60, (r >> 19) % 60, r % 1_000_000);
+    let time =
+        format!("2026-10-08T{:02}:{:02}:{:02}.{:06}Z", (r >> 3) % 24, (r >> 11) % 60, (r >> 19) % 60, r % 1_000_000);
     let message = format!("{path} is {size} bytes, need at least {}", size + 10);
     let filler: String = (0..16).map(|i| format!("{:016x}", mix(r ^ i))).collect();
     let value = format!(
@@ -74,7 +77,9 @@ fn letter(n: u64, count: u64) -> Letter {
         ("ce_knativekafkaoffset", format!("{n}")),
         (
             "ce_knativeerrordest",
-            format!("http://function-{function:02}-nbdpm6d3aaaaa.dataengine-ns-da47bae0-aefd-4e85-a5a9-2020d6a2cb91.svc.cluster.local"),
+            format!(
+                "http://function-{function:02}-nbdpm6d3aaaaa.dataengine-ns-da47bae0-aefd-4e85-a5a9-2020d6a2cb91.svc.cluster.local"
+            ),
         ),
         ("ce_elementhandle", format!("{}", mix(r + 4) >> 1)),
     ];
@@ -83,7 +88,8 @@ fn letter(n: u64, count: u64) -> Letter {
 
 fn send(producer: &Producer, topic: &str, partitions: i32, n: u64, count: u64) -> dlq_archiver::Result<()> {
     let letter = letter(n, count);
-    let headers = letter.headers.iter().map(|(name, value)| Header { name: name.as_bytes(), value: Some(value.as_bytes()) });
+    let headers =
+        letter.headers.iter().map(|(name, value)| Header { name: name.as_bytes(), value: Some(value.as_bytes()) });
     producer.send(
         NewRecord {
             topic,
@@ -102,13 +108,16 @@ fn send(producer: &Producer, topic: &str, partitions: i32, n: u64, count: u64) -
 async fn main() -> dlq_archiver::Result<()> {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let [brokers, topic, partitions, count, rest @ ..] = &args[..] else {
-        eprintln!("usage: produce BROKERS TOPIC PARTITIONS COUNT [--transactions]");
+        eprintln!("usage: produce BROKERS TOPIC PARTITIONS COUNT [--transactions] [--append]");
         std::process::exit(2);
     };
     let transactions = rest.iter().any(|a| a == "--transactions");
     let (partitions, count): (i32, u64) = (partitions.parse().unwrap_or(8), count.parse().unwrap_or(1000));
     let connection = Connection::new(brokers);
-    Admin::create_topic(&connection, topic, partitions, &[("retention.ms", "-1"), ("max.message.bytes", "10485760")]).await?;
+    if !rest.iter().any(|a| a == "--append") {
+        let config = [("retention.ms", "-1"), ("max.message.bytes", "10485760")];
+        Admin::create_topic(&connection, topic, partitions, &config).await?;
+    }
     let producer = Producer::new(&connection, transactions.then_some(topic.as_str()))?;
     let timeout = Duration::from_secs(60);
     if transactions {

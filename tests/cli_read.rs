@@ -101,7 +101,7 @@ async fn filters_select_what_they_say() {
     check(&["--until", "2026-10-08T14:11:27.032Z"], &|r| {
         text(r, "kafka_timestamp").as_str() < "2026-10-08T14:11:27.032"
     });
-    check(&["--pipeline", "size-check"], &|r| r["pipeline_name"] == "size-check");
+    check(&["--pipeline", "picky"], &|r| r["pipeline_name"] == "picky");
     check(&["--dialect", "streams"], &|r| r["dialect"] == "streams");
     check(&["--error-code", "500"], &|r| r["error_code"] == 500);
     check(&["--error-class", "^java"], &|r| text(r, "error_class").starts_with("java"));
@@ -175,8 +175,8 @@ async fn show_has_every_column_header_and_hop() {
             assert!(out.lines().any(|l| l.split_whitespace().next() == Some(column.name)), "{}: {out}", column.name);
         }
     }
-    assert!(out.contains("kafka_key_size          null"), "{out}");
-    assert!(out.contains("data object             data/dt=2026-10-08/pipeline="), "{out}");
+    assert!(out.contains("kafka_key_size        null\n"), "{out}");
+    assert!(out.contains("data object           data/dt=2026-10-08/pipeline=picky/default-dlt-7-0"), "{out}");
     assert!(out.contains("\nkey: null\n"), "{out}");
     assert!(out.contains("        \"eventVersion\": \"2.2\",\n"), "{out}");
     assert!(out.find("ce_specversion").unwrap() < out.find("ce_id").unwrap());
@@ -196,7 +196,7 @@ async fn show_has_every_column_header_and_hop() {
     let longest = chains.max_by_key(|d| d["hops"].as_array().unwrap().len()).unwrap();
     assert!(!longest["hops"].as_array().unwrap().is_empty());
     let shown = archive.run(&["show", longest["record_id"].as_str().unwrap()]).ok().to_owned();
-    assert!(shown.contains("more lines, --full)"), "{shown}");
+    assert!(shown.contains("more characters, --full)"), "{shown}");
     assert!(shown.contains("kafka_deliveryAttempt") && shown.contains("0x000000"), "{shown}");
     assert!(!archive.run(&["show", "--full", longest["record_id"].as_str().unwrap()]).ok().contains("--full"));
 }

@@ -144,6 +144,9 @@ pub struct Reader {
     failing_since: Option<Instant>,
 }
 
+/// Well below any `max.poll.interval.ms`.
+const SEEK: Duration = Duration::from_secs(5);
+
 const TICK: Duration = Duration::from_millis(200);
 
 impl Reader {
@@ -314,7 +317,7 @@ impl Reader {
                     return;
                 }
                 let done = self.settings.once && offset >= end;
-                if !done && let Err(error) = self.consumer.seek(&tp, offset, leader_epoch, Duration::from_secs(30)) {
+                if !done && let Err(error) = self.consumer.seek(&tp, offset, leader_epoch, SEEK) {
                     tracing::warn!("{error}: trying again");
                     return self.restart(&tp);
                 }

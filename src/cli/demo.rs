@@ -41,7 +41,8 @@ pub async fn run(args: Args) -> Result<u8> {
 
 /// The archive's folder, absolute, there and empty.
 fn folder(dir: Option<&Path>) -> Result<PathBuf> {
-    let failed = |e: io::Error| Error::config(format!("cannot make a folder for the archive: {e}. Choose one with --dir"));
+    let failed =
+        |e: io::Error| Error::config(format!("cannot make a folder for the archive: {e}. Choose one with --dir"));
     let Some(dir) = dir else {
         return Ok(tempfile::Builder::new().prefix("dlq-archiver-demo-").tempdir().map_err(failed)?.keep());
     };

@@ -1,3 +1,5 @@
+//! What a filter matches and prunes, one rule a test, and against records drawn by chance.
+
 use super::*;
 use crate::cut::{self, CutRange, Tables};
 use crate::error::Kind;

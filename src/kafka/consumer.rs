@@ -8,9 +8,10 @@ use crate::error::{Error, Result};
 use crate::record::TopicPartition;
 use rdkafka::client::ClientContext;
 use rdkafka::config::RDKafkaLogLevel;
-use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _, ConsumerContext, Rebalance as RdRebalance};
+use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _, ConsumerContext};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
+use rdkafka::types::RDKafkaRespErr;
 use rdkafka_sys as sys;
 use std::collections::VecDeque;
 use std::sync::Mutex;
@@ -45,17 +46,21 @@ fn partitions(list: &TopicPartitionList) -> Vec<TopicPartition> {
 }
 
 impl ConsumerContext for Context {
-    fn pre_rebalance(&self, _: &BaseConsumer<Self>, rebalance: &RdRebalance<'_>) {
-        if let RdRebalance::Revoke(list) = rebalance {
-            self.push(Rebalance::Revoked(partitions(list)));
-        }
-    }
-    fn post_rebalance(&self, consumer: &BaseConsumer<Self>, rebalance: &RdRebalance<'_>) {
-        if let RdRebalance::Assign(list) = rebalance {
-            if let Err(e) = consumer.pause(list) {
-                tracing::warn!("cannot pause new partitions: {e}");
-            }
+    /// Assigns and pauses, nothing else. The protocol is eager (`range,roundrobin`).
+    fn rebalance(&self, consumer: &BaseConsumer<Self>, code: RDKafkaRespErr, list: &mut TopicPartitionList) {
+        let done = if code == RDKafkaRespErr::RD_KAFKA_RESP_ERR__ASSIGN_PARTITIONS {
+            // A position of its own, or librdkafka would look for the committed one, find none for a new group, and
+            // leave the partition in a state that refuses every seek.
+            let assigned = list.set_all_offsets(Offset::End).and_then(|()| consumer.assign(list));
+            let done = assigned.and_then(|()| consumer.pause(list));
             self.push(Rebalance::Assigned(partitions(list)));
+            done
+        } else {
+            self.push(Rebalance::Revoked(partitions(list)));
+            consumer.unassign()
+        };
+        if let Err(e) = done {
+            tracing::warn!("cannot follow a rebalance of the group: {e}");
         }
     }
     fn commit_callback(&self, result: Result<(), KafkaError>, _: &TopicPartitionList) {

@@ -175,7 +175,7 @@ impl Producer {
             let mut units = vec![
                 unit(T::RD_KAFKA_VTYPE_TOPIC, U { cstr: topic.as_ptr() }),
                 unit(T::RD_KAFKA_VTYPE_PARTITION, U { i32_: partition.unwrap_or(BY_KEY) }),
-                unit(T::RD_KAFKA_VTYPE_MSGFLAGS, U { i: sys::RD_KAFKA_MSG_F_COPY as i32 }),
+                unit(T::RD_KAFKA_VTYPE_MSGFLAGS, U { i: sys::RD_KAFKA_MSG_F_COPY }),
                 unit(T::RD_KAFKA_VTYPE_KEY, U { mem: part(key) }),
                 unit(T::RD_KAFKA_VTYPE_VALUE, U { mem: part(value) }),
                 unit(T::RD_KAFKA_VTYPE_OPAQUE, U { ptr: token as *mut c_void }),

@@ -18,6 +18,8 @@ import uuid
 
 import archive_sql
 import confluent_kafka
+import confluent_kafka.admin
+import proxy
 
 BROKERS = os.environ["DLQ_ARCHIVER_BROKERS"]
 BUCKET = os.environ["LOCALSTACK_BUCKET"]
@@ -151,7 +153,89 @@ def killed(args):
     compare(topic, archive, args.records)
 
 
-TESTS = [archives_everything, transactions, jsonl_equals_parquet, killed]
+def wait_until(what, seconds, condition):
+    deadline = time.monotonic() + seconds
+    while not (value := condition()):
+        if time.monotonic() > deadline:
+            fail(f"not within {seconds} s: {what}")
+        time.sleep(0.5)
+    return value
+
+
+def archived_rows(archive):
+    """Rows that manifests vouch for."""
+    out = subprocess.run([BIN, "summary", "--archive", archive, "-o", "json"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    return json.loads(out.stdout)["records"] if out.returncode == 0 else 0
+
+
+def members(group):
+    admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": BROKERS})
+    return sorted(m.member_id for m in admin.describe_consumer_groups([group])[group].result().members)
+
+
+def follows(args):
+    """In a group: two archivers share a topic, one is stopped, the other goes on; SIGTERM archives what was read."""
+    count = 6000
+    topic = f"test-{RUN}-follow-dlq"
+    run(PRODUCE, BROKERS, topic, "4", str(count))
+    archive, group = archive_url("follow"), f"g-{RUN}"
+    command = archive_command(topic, archive, "--group", group, "--cut-age", "2s")
+    command.remove("--once")
+    first, second = subprocess.Popen(command), subprocess.Popen(command)
+    wait_until("two members in the group", 60, lambda: len(members(group)) == 2)
+    wait_until(f"{count} rows", 120, lambda: archived_rows(archive) == count)
+    begin = time.monotonic()
+    first.terminate()
+    if first.wait(30) != 0:
+        fail(f"SIGTERM ended it with {first.returncode}")
+    say(f"SIGTERM to exit: {time.monotonic() - begin:.1f} s")
+    wait_until("one member left", 30, lambda: len(members(group)) == 1)
+    # What comes after the last cut is archived by the shutdown, long before its age.
+    second.terminate()
+    second.wait(30)
+    wait_until("an empty group", 30, lambda: not members(group))
+    command = archive_command(topic, archive, "--group", group)
+    command.remove("--once")
+    run(PRODUCE, BROKERS, topic, "4", "500", "--append")
+    third = subprocess.Popen(command)
+    time.sleep(8)
+    third.terminate()
+    if third.wait(30) != 0:
+        fail(f"SIGTERM ended it with {third.returncode}")
+    compare(topic, archive, count + 500)
+
+
+def slow_store(args):
+    """The store stalls for longer than max.poll.interval.ms and the session: the archiver stays in its group."""
+    endpoint = os.environ["AWS_ENDPOINT_URL"]
+    host, port = endpoint.split("://")[1].split(":")
+    through = proxy.Proxy(host, int(port))
+    topic, count = f"test-{RUN}-slow-dlq", 5000
+    run(PRODUCE, BROKERS, topic, "2", "100")
+    archive, group = archive_url("slow"), f"slow-{RUN}"
+    command = archive_command(topic, archive, "--group", group, "--cut-age", "1s")
+    command.remove("--once")
+    command += ["--endpoint-url", f"http://127.0.0.1:{through.port}"]
+    command += ["-X", "session.timeout.ms=6000", "-X", "max.poll.interval.ms=6500", "--memory", "8MiB"]
+    process = subprocess.Popen(command)
+    wait_until("100 rows", 60, lambda: archived_rows(archive) == 100)
+    (member,) = members(group)
+    through.stall()
+    run(PRODUCE, BROKERS, topic, "2", str(count), "--append")
+    for _ in range(25):
+        time.sleep(1)
+        if members(group) != [member]:
+            fail("it lost its place in the group")
+    through.flow()
+    wait_until(f"{count + 100} rows", 120, lambda: archived_rows(archive) == count + 100)
+    if members(group) != [member]:
+        fail("it lost its place in the group")
+    process.terminate()
+    process.wait(30)
+    compare(topic, archive, count + 100)
+
+
+TESTS = [archives_everything, transactions, jsonl_equals_parquet, killed, follows, slow_store]
 
 
 def main():
