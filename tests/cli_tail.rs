@@ -37,20 +37,19 @@ fn one_line_for_each_dead_letter_of_every_dialect() {
     assert_eq!(lines.len(), count, "{lines:#?}");
     let has = |line: &str| assert!(lines.iter().any(|l| l == line), "{line} is not in {lines:#?}");
     has(VAST_LINE);
-    has(
-        "2025-10-09T08:53:22.000Z  shop.orders-dlq/0/2  shop.orders/0/1  -  java.sql.SQLException  \
-         orders-to-warehouse  null value in column \"body\" violates not-null constraint",
-    );
+    has("2025-10-09T08:53:22.000Z  shop.orders-dlq/0/2  shop.orders/0/1  -  java.sql.SQLException  \
+         orders-to-warehouse  null value in column \"body\" violates not-null constraint");
     has("2026-11-29T17:54:41.599Z  dlq.billing/0/0  orders/0/0  -  -  billing  Offset rejected by client.");
-    has(
-        "2025-10-09T08:53:20.000Z  payments-dlq/0/0  payments/0/0  -  java.lang.IllegalStateException  -  \
-         score overflow for length 25",
-    );
+    has("2025-10-09T08:53:20.000Z  payments-dlq/0/0  payments/0/0  -  java.lang.IllegalStateException  -  \
+         score overflow for length 25");
     has("2025-10-09T08:53:21.000Z  shop.orders-dlq-bare/0/0  -  -  -  -  -");
     // The same by the last records of each topic, and by name.
     let last = broker.lines(&["tail", "--topic", "^.*", "-n", "1000", "--once"]);
     assert_eq!(last.len(), count);
-    assert_eq!(broker.lines(&["tail", "--topic", "default-dlt", "-n", "1000", "--once", "--partition", "7"])[0], VAST_LINE);
+    assert_eq!(
+        broker.lines(&["tail", "--topic", "default-dlt", "-n", "1000", "--once", "--partition", "7"])[0],
+        VAST_LINE
+    );
 }
 
 #[test]
@@ -172,7 +171,8 @@ fn says_in_one_line_what_is_wrong() {
     assert_eq!((code, line.contains("payments-dlq has 3, from 0")), (2, true), "{line}");
     let (code, _) = failure(&broker.command(&["tail", "-t", "payments-dlq", "--since", "soon"]).output().unwrap());
     assert_eq!(code, 2);
-    let (code, line) = failure(&broker.command(&["tail", "-t", "payments-dlq", "--raw", "-o", "json"]).output().unwrap());
+    let (code, line) =
+        failure(&broker.command(&["tail", "-t", "payments-dlq", "--raw", "-o", "json"]).output().unwrap());
     assert_eq!((code, line.contains("--raw")), (2, true), "{line}");
 
     let (code, line) = failure(&program(&["tail", "-t", "x"]).output().unwrap());

@@ -42,7 +42,13 @@ pub struct Args {
 
     /// Begin with the first record of this time: RFC 3339, date, milliseconds since 1970, or 2h for two hours ago.
     /// Where the broker cannot seek by time, partitions are read from their start and filtered
-    #[arg(long, value_name = "TIME", allow_hyphen_values = true, conflicts_with = "from_beginning", help_heading = "Begin and end")]
+    #[arg(
+        long,
+        value_name = "TIME",
+        allow_hyphen_values = true,
+        conflicts_with = "from_beginning",
+        help_heading = "Begin and end"
+    )]
     since: Option<String>,
 
     /// Begin with the oldest record there is
@@ -92,12 +98,15 @@ pub struct Args {
 impl Args {
     fn options(&self, now_ms: i64) -> Result<Options> {
         if self.raw && self.output.output != Output::Table {
-            return Err(Error::config("--raw is for people; -o json and -o jsonl have all headers, key and value anyway"));
+            return Err(Error::config(
+                "--raw is for people; -o json and -o jsonl have all headers, key and value anyway",
+            ));
         }
         if let Some(empty) = self.topic.iter().find(|t| t.trim().is_empty() || t.as_str() == "^") {
             return Err(Error::config(format!("--topic {empty:?} names no topic")));
         }
-        let since = self.since.as_deref().map(|t| parse_time(t, now_ms).map_err(|e| e.context("--since"))).transpose()?;
+        let since =
+            self.since.as_deref().map(|t| parse_time(t, now_ms).map_err(|e| e.context("--since"))).transpose()?;
         Ok(Options {
             topics: self.topic.clone(),
             partitions: self.partition.clone(),
