@@ -4,10 +4,13 @@
 //! the partition's task ([`partition`]) writes intent, data objects and manifest; the group's offset follows as a
 //! hint. This module ties the two sides together and counts.
 
+mod balance;
 pub mod ledger;
 mod partition;
 mod patience;
 mod reader;
+mod recovery;
+mod writer;
 
 pub use patience::{Patience, Stage};
 

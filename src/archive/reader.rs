@@ -9,13 +9,14 @@ use crate::cut::CutPolicy;
 use crate::error::{Error, Result};
 use crate::kafka::{Consumer, Message, Polled, Rebalance};
 use crate::record::{RawBatch, TopicPartition};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::Counters;
+use super::balance::{self, Decision, Load, Memory};
 use super::patience::Stage;
 
 /// From the poll thread to the partitions' tasks.
@@ -418,45 +419,28 @@ impl Reader {
         self.send(Event::Batch(batch));
     }
 
-    /// Pauses and resumes so that memory stays in its budget and cuts still fill: with a backlog larger than the
-    /// budget, few partitions are read at a time. With hysteresis, since a pause drops what was prefetched.
+    /// Cuts, pauses and resumes as [`balance::decide`] says.
     fn balance(&mut self) {
-        let budget = self.settings.memory;
-        let open: usize = self.each().map(|(_, p)| p.batch.memory()).sum();
-        if !self.full && self.handed + open > budget {
-            self.full = true;
-            // Pressure is a reason to cut: the largest first, until half the budget is on its way out.
-            let mut by_size: Vec<_> = self.each().map(|(tp, p)| (p.batch.memory(), tp)).collect();
-            by_size.sort_unstable_by(|a, b| b.cmp(a));
-            for (_, tp) in by_size {
-                if self.handed * 2 >= budget {
-                    break;
-                }
-                self.close(&tp);
-            }
-        } else if self.full && self.handed + open <= budget / 2 {
-            self.full = false;
+        let parts: Vec<TopicPartition> = self.each().map(|(tp, _)| tp).collect();
+        let load = |(key, (_, p)): (usize, (TopicPartition, &Part))| Load {
+            key,
+            open: p.batch.memory(),
+            reading: p.state == State::Reading,
+            behind: p.next < p.end,
+        };
+        let loads = self.each().enumerate().map(load).collect();
+        let memory = Memory { handed: self.handed, budget: self.settings.memory, full: self.full };
+        let Decision { full, cut, read } = balance::decide(loads, memory, self.settings.policy.max_bytes);
+        self.full = full;
+        for i in cut {
+            self.close(&parts[i]);
         }
-        let window = (budget * 3 / 4 / self.settings.policy.max_bytes.max(1)).max(1);
-        let mut behind: Vec<_> = self
-            .each()
-            .filter(|(_, p)| p.state == State::Reading && p.next < p.end)
-            .map(|(tp, p)| (p.batch.is_empty(), tp))
-            .collect();
-        // A batch that was begun is finished first.
-        behind.sort_unstable();
-        let waiting: Vec<_> = behind.into_iter().skip(window).map(|(_, tp)| tp).collect();
-        let full = self.full;
+        let read: HashSet<usize> = read.into_iter().collect();
         let (mut pause, mut resume) = (Vec::new(), Vec::new());
-        for (tp, part) in self.each_mut() {
-            let read = part.state == State::Reading && !full && !waiting.contains(&tp);
-            if read && part.paused {
-                part.paused = false;
-                resume.push(tp);
-            } else if !read && !part.paused {
-                part.paused = true;
-                pause.push(tp);
-            }
+        for (i, tp) in parts.into_iter().enumerate() {
+            let Some(part) = self.part(&tp).filter(|p| p.paused == read.contains(&i)) else { continue };
+            part.paused = !part.paused;
+            if part.paused { pause.push(tp) } else { resume.push(tp) }
         }
         for (what, result) in [
             ("pause", (!pause.is_empty()).then(|| self.consumer.pause(&pause))),

@@ -1,0 +1,99 @@
+//! Which partitions are read, and which batches are cut under pressure: a pure function of sizes and positions.
+//!
+//! With a backlog larger than the memory budget few partitions are read at a time, so that cuts still fill. A pause
+//! drops what was prefetched, so there is hysteresis.
+
+/// One partition as the poll thread has it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Load<K> {
+    pub key: K,
+    /// Memory of its open batch.
+    pub open: usize,
+    /// Told to read, not stopped or finished.
+    pub reading: bool,
+    /// Has not reached the log end that was seen at start.
+    pub behind: bool,
+}
+
+/// Memory: what batches hold that were handed over, and what they may hold in all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Memory {
+    pub handed: usize,
+    pub budget: usize,
+    /// Reading was stopped for want of memory.
+    pub full: bool,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub struct Decision<K> {
+    /// Memory is full: nothing is read until half of it is free.
+    pub full: bool,
+    /// Batches to cut now, largest first.
+    pub cut: Vec<K>,
+    /// Partitions to read; the rest is paused.
+    pub read: Vec<K>,
+}
+
+/// `cut_bytes`: size of a cut that is not made under pressure.
+pub fn decide<K: Copy + Ord>(mut loads: Vec<Load<K>>, memory: Memory, cut_bytes: usize) -> Decision<K> {
+    let Memory { mut handed, budget, mut full } = memory;
+    let used = handed + loads.iter().map(|l| l.open).sum::<usize>();
+    let mut cut = Vec::new();
+    if !full && used > budget {
+        full = true;
+        loads.sort_unstable_by(|a, b| (b.open, a.key).cmp(&(a.open, b.key)));
+        for load in loads.iter().take_while(|l| l.open > 0) {
+            // Half the budget on its way out is enough: smaller batches may still fill.
+            if handed * 2 >= budget {
+                break;
+            }
+            handed += load.open;
+            cut.push(load.key);
+        }
+    } else if full && used <= budget / 2 {
+        full = false;
+    }
+    let window = (budget / 4 * 3 / cut_bytes.max(1)).max(1);
+    // A batch that was begun is finished first.
+    loads.sort_unstable_by_key(|l| (l.open == 0, l.key));
+    let mut behind = 0;
+    let read = loads.iter().filter(|l| {
+        behind += usize::from(l.reading && l.behind);
+        l.reading && !full && (!l.behind || behind <= window)
+    });
+    Decision { full, cut, read: read.map(|l| l.key).collect() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn load(key: u32, open: usize, behind: bool) -> Load<u32> {
+        Load { key, open, reading: true, behind }
+    }
+
+    #[test]
+    fn a_backlog_is_read_a_few_partitions_at_a_time_begun_ones_first() {
+        let loads = vec![load(0, 0, true), load(1, 10, true), load(2, 0, true), load(3, 0, false)];
+        let memory = Memory { handed: 0, budget: 400, full: false };
+        let decision = decide(loads.clone(), memory, 100);
+        assert_eq!(decision, Decision { full: false, cut: vec![], read: vec![1, 0, 2, 3] });
+        // Partitions at their end are read in any case.
+        assert_eq!(decide(loads, memory, 300).read, [1, 3]);
+    }
+
+    #[test]
+    fn pressure_cuts_the_largest_until_half_is_on_its_way() {
+        let loads = vec![load(0, 100, false), load(1, 300, false), load(2, 50, false)];
+        let decision = decide(loads, Memory { handed: 0, budget: 400, full: false }, 100);
+        assert_eq!(decision, Decision { full: true, cut: vec![1], read: vec![] });
+    }
+
+    #[test]
+    fn reading_goes_on_when_half_is_free() {
+        let full = Memory { handed: 201, budget: 400, full: true };
+        assert!(decide(vec![load(0, 0, false)], full, 100).full);
+        let free = decide(vec![load(0, 0, false)], Memory { handed: 200, ..full }, 100);
+        assert_eq!(free, Decision { full: false, cut: vec![], read: vec![0] });
+    }
+}

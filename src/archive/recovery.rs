@@ -1,0 +1,159 @@
+//! Finishes what was begun before: a cut whose intent has no manifest, and a checkpoint that the log has left behind.
+//!
+//! Reads the ledger's range from Kafka again. Invariant: every object that an intent names is created, with the rows
+//! that can be proven by their checksums, or with none; what is gone is a gap in the manifest.
+
+use super::writer::Writer;
+use crate::cut::{self, CutRange, Group};
+use crate::error::{Error, Result};
+use crate::format::Format;
+use crate::kafka::RangeReader;
+use crate::ledger::{
+    Gap, GapKind, Intent, IntentObject, decode_checksums, decode_offsets,
+    plan::{self, LogState},
+};
+use crate::record::RawBatch;
+use roaring::RoaringTreemap;
+use std::collections::HashMap;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::time::Duration;
+
+impl Writer<'_> {
+    /// Finishes a cut that was begun: creates every object that its intent names, with the rows that Kafka still has.
+    pub(super) async fn recover(&mut self, intent: Intent, low: i64, high: i64) -> Result<()> {
+        let tp = self.partition.tp.clone();
+        tracing::info!("{tp}: finishing the cut {}..{} that was begun before", intent.from, intent.to);
+        if high < intent.to {
+            return Err(self.recreated(high));
+        }
+        let intent = Arc::new(intent);
+        let format = Format::parse(&intent.extension)
+            .or_else(|| (intent.extension == "jsonl").then_some(Format::Jsonl(crate::format::Compression::None)))
+            .filter(|f| f.extension() == intent.extension)
+            .ok_or_else(|| Error::corrupt(format!("{tp}: intent {} has an unknown format", intent.from)))?;
+        let store = self.partition.store();
+        let mut found = Vec::with_capacity(intent.objects.len());
+        let mut absent = Vec::new();
+        for (i, object) in intent.objects.iter().enumerate() {
+            match self.partition.wait_out("look at a data object", || store.head(&object.key)).await? {
+                Some(_) => found.push((i, self.found_object(object).await?)),
+                None => absent.push(i),
+            }
+        }
+        if !absent.is_empty() {
+            let objects: Vec<IntentObject> = absent.iter().map(|&i| intent.objects[i].clone()).collect();
+            let (records, groups) = self.read_again(&intent, &objects, low).await?;
+            self.check_topic_id().await?;
+            let created = self.create_objects(&intent, &objects, format, &Arc::new(records), &groups).await?;
+            found.extend(absent.into_iter().zip(created));
+        }
+        found.sort_by_key(|(i, _)| *i);
+        let mut missing = RoaringTreemap::new();
+        for (i, (_, offsets)) in &found {
+            missing |= decode_offsets(&intent.objects[*i].offsets)? - offsets;
+        }
+        // Asked again: the log start may have moved while the range was read.
+        let (low, _) = self.partition.watermarks().await?;
+        let mut gaps = intent.gaps.clone();
+        gaps.extend(plan::recovery_gaps(missing.iter().map(|o| o as i64), low));
+        self.commit(&intent, found.into_iter().map(|(_, o)| o).collect(), gaps).await
+    }
+
+    /// Reads the offsets of these objects again and checks each against the checksum in the intent.
+    async fn read_again(
+        &self,
+        intent: &Arc<Intent>,
+        objects: &[IntentObject],
+        low: i64,
+    ) -> Result<(RawBatch, Vec<Group>)> {
+        // Offset -> (object, checksum).
+        let mut wanted: HashMap<i64, (usize, u64)> = HashMap::new();
+        for (i, object) in objects.iter().enumerate() {
+            let (offsets, checksums) = (decode_offsets(&object.offsets)?, decode_checksums(&object.checksums)?);
+            if offsets.len() != checksums.len() as u64 {
+                return Err(Error::corrupt(format!("intent {}: as many checksums as offsets expected", intent.from)));
+            }
+            wanted.extend(offsets.iter().zip(checksums).map(|(offset, checksum)| (offset as i64, (i, checksum))));
+        }
+        let wanted = Arc::new(wanted);
+        let (from, to) = (intent.from.max(low), intent.to);
+        let count = objects.len();
+        if from >= to {
+            let groups = objects.iter().map(|o| Group { dt: o.dt.clone(), pipeline: o.pipeline.clone(), rows: vec![] });
+            return Ok((RawBatch::new(), groups.collect()));
+        }
+        let (records, rows) = self
+            .partition
+            .ask(move |shared, tp| {
+                let mut records = RawBatch::new();
+                let mut rows = vec![Vec::new(); count];
+                let mut scratch = Vec::new();
+                let reader = RangeReader::new(&shared.connection)?;
+                reader.read(tp, from, to, Duration::from_secs(60), |message| {
+                    if let Some(&(object, checksum)) = wanted.get(&message.offset()) {
+                        message.copy_into(&mut records)?;
+                        let row = records.len() - 1;
+                        if records.get(row).checksum(&mut scratch) != checksum {
+                            return Err(Error::corrupt(format!(
+                                "{tp}: the record at offset {} is not the one that the intent {} names: the topic was \
+                                 made anew or its log was truncated. Nothing more is archived from this partition",
+                                message.offset(),
+                                from
+                            )));
+                        }
+                        rows[object].push(row as u32);
+                    }
+                    Ok(ControlFlow::Continue(()))
+                })?;
+                Ok((records, rows))
+            })
+            .await?;
+        let groups = objects.iter().zip(rows);
+        let groups = groups.map(|(o, rows)| Group { dt: o.dt.clone(), pipeline: o.pipeline.clone(), rows }).collect();
+        Ok((records, groups))
+    }
+
+    /// Compares the checkpoint with the log, and records what retention took. Concluded only from the leader's
+    /// answers, seen twice.
+    pub(super) async fn follow_log(&mut self, low: i64, high: i64) -> Result<()> {
+        if plan::log_state(self.head.next, low, high) == LogState::Continues {
+            return Ok(());
+        }
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        let (low, high) = self.partition.watermarks().await?;
+        match plan::log_state(self.head.next, low, high) {
+            LogState::Continues => Ok(()),
+            LogState::Recreated { high } => Err(self.recreated(high)),
+            LogState::Lost { to } => {
+                let gap = Gap { from: self.head.next, to, kind: GapKind::Lost };
+                let range = CutRange { from: gap.from, to, cut_at_us: self.shared().now_us() };
+                let (format, tables) = (self.shared().options.format, &self.shared().tables);
+                let intent = cut::intent(&self.genesis, range, &RawBatch::new(), &[], vec![gap], format, tables)?;
+                let intent = self.announce(intent).await?;
+                self.commit(&intent, Vec::new(), vec![gap]).await
+            }
+        }
+    }
+
+    pub(super) async fn check_topic_id(&self) -> Result<()> {
+        let Some(known) = &self.genesis.topic_id else { return Ok(()) };
+        match self.partition.topic_id().await? {
+            Some(now) if now != *known => Err(Error::corrupt(format!(
+                "{}: the topic was deleted and made anew (its id was {known}, is {now}). Nothing of the old archive is \
+                 touched. Archive the new topic under another --archive address",
+                self.partition.tp
+            ))),
+            _ => Ok(()),
+        }
+    }
+
+    fn recreated(&self, high: i64) -> Error {
+        Error::corrupt(format!(
+            "{}: the log ends at {high}, below the archive's checkpoint {}: the topic was deleted and made anew, or its \
+             log was truncated. Nothing of the old archive is touched. Archive the new topic under another --archive \
+             address",
+            self.partition.tp, self.head.next
+        ))
+    }
+}

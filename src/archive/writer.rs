@@ -1,0 +1,238 @@
+//! Writes cuts of one partition: topic id, intent, data objects, manifest, in this order.
+//!
+//! Owns the commit protocol's order, and the head that follows it. Recovery of a cut that was begun is in
+//! [`super::recovery`]. Invariant: a manifest is created only when every object that its intent names is durable.
+
+use super::ledger as io;
+use super::partition::{Partition, blocking};
+use super::reader::{Batch, Command};
+use super::{Counters, Shared};
+use crate::cut::{self, CutRange, Encoded, Group};
+use crate::error::{Error, Result};
+use crate::format::Format;
+use crate::layout;
+use crate::ledger::{DataObject, Gap, Genesis, Head, Intent, IntentObject, LEDGER_VERSION, Manifest, decode_offsets};
+use crate::record::RawBatch;
+use crate::store::{Created, ObjectMeta};
+use futures::{FutureExt, StreamExt, TryStreamExt, stream};
+use roaring::RoaringTreemap;
+use std::sync::Arc;
+use tokio::sync::mpsc::UnboundedReceiver;
+
+/// Objects of one cut that are encoded and uploaded at a time.
+const OBJECTS_AT_A_TIME: usize = 4;
+
+/// A partition whose ledger is loaded and complete.
+pub(super) struct Writer<'p> {
+    pub(super) partition: &'p Partition,
+    pub(super) genesis: Genesis,
+    pub(super) head: Head,
+    /// Of the last archived record; -1 where unknown.
+    pub(super) leader_epoch: i32,
+}
+
+impl Writer<'_> {
+    pub(super) fn shared(&self) -> &Arc<Shared> {
+        &self.partition.shared
+    }
+
+    fn counters(&self) -> &Counters {
+        &self.partition.shared.counters
+    }
+
+    pub(super) async fn write_all(&mut self, assignment: u64, batches: &mut UnboundedReceiver<Batch>) -> Result<()> {
+        while let Some(batch) = batches.recv().await {
+            let Batch { tp, from, to, records, .. } = batch;
+            let memory = records.memory();
+            let done = self.write(from, to, records).await;
+            let durable = done.is_ok().then_some(self.head.next);
+            self.shared().command(Command::Done { tp, assignment, memory, durable });
+            done?;
+        }
+        Ok(())
+    }
+
+    /// Writes one cut.
+    async fn write(&mut self, from: i64, to: i64, records: Arc<RawBatch>) -> Result<()> {
+        if from != self.head.next || to <= from {
+            return Err(Error::internal(format!(
+                "{}: a batch {from}..{to} came where {} was expected",
+                self.partition.tp, self.head.next
+            )));
+        }
+        let (genesis, shared) = (self.genesis.clone(), self.shared().clone());
+        let range = CutRange { from, to, cut_at_us: shared.now_us() };
+        let batch = records.clone();
+        let (intent, groups) = self
+            .encode_thread(move || {
+                let groups = cut::group(&batch, &genesis.topic, genesis.partition, &shared.tables);
+                let intent =
+                    cut::intent(&genesis, range, &batch, &groups, Vec::new(), shared.options.format, &shared.tables)?;
+                Ok((intent, groups))
+            })
+            .await?;
+        let intent = self.announce(intent).await?;
+        let format = self.shared().options.format;
+        let objects = self.create_objects(&intent, &intent.objects, format, &records, &groups).await?;
+        self.commit(&intent, objects, intent.gaps.clone()).await
+    }
+
+    /// Creates the intent, after asking whether the topic is still the same one.
+    pub(super) async fn announce(&self, intent: Intent) -> Result<Arc<Intent>> {
+        for object in &intent.objects {
+            self.partition.store().check_key(&object.key)?;
+        }
+        self.check_topic_id().await?;
+        let key = layout::intent_key(&self.partition.prefix, intent.from);
+        self.partition.wait_out("create an intent", || io::create(self.partition.store(), &key, &intent)).await?;
+        Ok(Arc::new(intent))
+    }
+
+    /// Encodes and creates objects of an intent, whose rows are groups of `records`.
+    pub(super) async fn create_objects(
+        &self,
+        intent: &Arc<Intent>,
+        objects: &[IntentObject],
+        format: Format,
+        records: &Arc<RawBatch>,
+        groups: &[Group],
+    ) -> Result<Vec<(DataObject, RoaringTreemap)>> {
+        let work: Vec<_> = objects
+            .iter()
+            .zip(groups)
+            .map(|(object, group)| {
+                let rows = group.rows.clone();
+                self.encode_and_create(intent.clone(), object.clone(), rows, format, records.clone()).boxed()
+            })
+            .collect();
+        stream::iter(work).buffered(OBJECTS_AT_A_TIME).try_collect().await
+    }
+
+    async fn encode_and_create(
+        &self,
+        intent: Arc<Intent>,
+        object: IntentObject,
+        rows: Vec<u32>,
+        format: Format,
+        records: Arc<RawBatch>,
+    ) -> Result<(DataObject, RoaringTreemap)> {
+        let (shared, planned) = (self.shared().clone(), object.clone());
+        let intent_key = layout::intent_key(&self.partition.prefix, intent.from);
+        let encoded = self
+            .encode_thread(move || {
+                let rows = rows.iter().map(|&row| records.get(row as usize));
+                let cluster_id = shared.archive.kafka_cluster_id.as_deref();
+                cut::encode(&intent, &planned, cluster_id, rows, format, &shared.tables, &intent_key)
+            })
+            .await?;
+        self.create_object(&object, encoded).await
+    }
+
+    /// Creates one object, or finds what is there under its name. Returns what the manifest says of it and the
+    /// offsets it has.
+    async fn create_object(&self, planned: &IntentObject, encoded: Encoded) -> Result<(DataObject, RoaringTreemap)> {
+        let Encoded { bytes, object } = encoded;
+        let format = Format::of_key(&object.key).unwrap_or_default();
+        let missing = planned.rows - object.rows;
+        let mut meta = ObjectMeta::new(format.content_type())
+            .with("sha256", object.sha256.clone())
+            .with("rows", object.rows.to_string());
+        if missing > 0 {
+            meta = meta.with("missing", missing.to_string());
+        }
+        let key = object.key.clone();
+        let store = self.partition.store();
+        let created =
+            self.partition.wait_out("create a data object", || store.create(&key, bytes.clone(), &meta)).await?;
+        let ours = match created {
+            Created::New => true,
+            Created::Exists => {
+                let head = self.partition.wait_out("look at a data object", || store.head(&key)).await?;
+                head.is_some_and(|h| h.meta.get("sha256") == Some(object.sha256.as_str()))
+            }
+        };
+        if ours && missing == 0 {
+            self.counters().object(object.size);
+            return Ok((object, decode_offsets(&planned.offsets)?));
+        }
+        self.found_object(planned).await
+    }
+
+    /// Reads an object of an intent that is in the store.
+    pub(super) async fn found_object(&self, planned: &IntentObject) -> Result<(DataObject, RoaringTreemap)> {
+        let store = self.partition.store();
+        let bytes =
+            self.partition.wait_out("read a data object", || store.get(&planned.key)).await?.ok_or_else(|| {
+                Error::corrupt(format!("data object {} was there and is not: something deletes objects", planned.key))
+            })?;
+        let planned = planned.clone();
+        self.encode_thread(move || cut::describe(&planned, bytes)).await
+    }
+
+    /// Creates the manifest and moves the head.
+    pub(super) async fn commit(
+        &mut self,
+        intent: &Intent,
+        objects: Vec<(DataObject, RoaringTreemap)>,
+        gaps: Vec<Gap>,
+    ) -> Result<()> {
+        let manifest = Manifest {
+            version: LEDGER_VERSION,
+            archive_id: intent.archive_id.clone(),
+            topic: intent.topic.clone(),
+            partition: intent.partition,
+            generation: intent.generation,
+            topic_id: intent.topic_id.clone(),
+            sequence: self.head.sequence,
+            from: intent.from,
+            to: intent.to,
+            cut_at_us: intent.cut_at_us,
+            schema_version: intent.schema_version,
+            leader_epoch: if intent.leader_epoch >= 0 { intent.leader_epoch } else { self.leader_epoch },
+            rows: objects.iter().map(|(o, _)| o.rows).sum(),
+            objects: objects.into_iter().map(|(o, _)| o).collect(),
+            gaps,
+            previous_sha256: self.head.previous_sha256.clone(),
+        };
+        let key = layout::manifest_key(&self.partition.prefix, manifest.from);
+        let store = self.partition.store();
+        let bytes = self.partition.wait_out("create a manifest", || io::create(store, &key, &manifest)).await?;
+        self.head = self.head.advance(&manifest, &bytes)?;
+        self.leader_epoch = manifest.leader_epoch;
+        self.counters().cut(manifest.rows);
+        for gap in &manifest.gaps {
+            self.tell_gap(gap);
+        }
+        tracing::info!(
+            topic = manifest.topic,
+            partition = manifest.partition,
+            from = manifest.from,
+            to = manifest.to,
+            rows = manifest.rows,
+            objects = manifest.objects.len(),
+            bytes = manifest.objects.iter().map(|o| o.size).sum::<u64>(),
+            "archived"
+        );
+        Ok(())
+    }
+
+    fn tell_gap(&self, gap: &Gap) {
+        let Gap { from, to, kind } = *gap;
+        if kind.is_loss() {
+            self.counters().lost((to - from) as u64);
+            tracing::error!(
+                "{}: offsets {from}..{to} are lost: retention deleted them before they were archived. The gap is in the \
+                 ledger; archive more often, or raise the topic's retention.ms",
+                self.partition.tp
+            );
+        } else {
+            tracing::info!("{}: offsets {from}..{to} were compacted away before they were archived", self.partition.tp);
+        }
+    }
+
+    /// Runs `work` on a blocking thread, as many at a time as there are cores.
+    async fn encode_thread<T: Send + 'static>(&self, work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
+        let _permit = self.shared().encoders.acquire().await.map_err(|_| Error::internal("semaphore closed"))?;
+        blocking(work).await
+    }
+}
