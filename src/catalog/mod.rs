@@ -49,7 +49,7 @@ pub struct Selected {
 }
 
 /// How data objects are read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Reading {
     pub projection: Projection,
     /// Compare each object's SHA-256 with the manifest's: for whoever acts on what is read.
