@@ -1,5 +1,6 @@
 //! The real program's `demo`.
 
+use std::net::TcpStream;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -30,10 +31,21 @@ fn plays_to_its_end_and_shows_the_commands() {
     has("archived 16 records of 12 partitions in 7 cuts: 7 objects");
     has("$ dlq-archiver summary --archive 'file://");
     has("$ dlq-archiver show --archive 'file://");
+    has("shop.orders  orders-to-warehouse  java.sql.SQLException        3\n");
+    has("restored 3 of 3 selected records (transactional delivery");
+    has(
+        "shop.orders/0/1  2026-10-08T09:00:03.000Z  CreateTime 1791450003000\n  trace-id: null\n  empty: \"\"\n  key (3 bytes, text): o-3\n  value: null\n",
+    );
+    has("  key: \"\" (empty)\n  value: \"\" (empty)\n");
+    has("      3  already restored");
     has("default-dlt-7-00000000000000000000-00000000000000000002.parquet");
     has("SELECT pipeline_name");
     let quoted = dir.canonicalize().unwrap().display().to_string().replace('\'', "''");
     has(&format!("FROM read_parquet('{quoted}/data/**/*.parquet'"));
+
+    // Nothing is left running.
+    let broker = out.split_once("--brokers ").unwrap().1.split(' ').next().unwrap();
+    assert!(TcpStream::connect(broker).is_err(), "{broker} still listens");
 
     // What it printed can be typed: by a shell, on the files that are left.
     let show = out.lines().find_map(|l| l.strip_prefix("$ dlq-archiver show ")).unwrap();

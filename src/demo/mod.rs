@@ -19,6 +19,9 @@ const ORIGINS: [(&str, i32); 5] = [("default", 1), ("shop.orders", 2), ("orders"
 /// All of the demo's dead-letter topics and none of their origins.
 const DEAD_LETTER_TOPICS: &str = "^.*dl[qt]";
 
+/// Which failures are restored.
+const CLASS: &[&str] = &["--error-class", "java.sql.SQLException"];
+
 /// A key, value or header: null, text, or bytes that are no text.
 #[derive(Deserialize)]
 #[serde(untagged)]
@@ -112,6 +115,22 @@ pub fn steps(brokers: &str, archive: &str) -> Vec<Step> {
         step("What failed", &["summary", "--archive", archive]),
         step("Which records, by pipeline", &["list", "--archive", archive, "--pipeline", "orders-to-warehouse"]),
         step("One of them, with everything that was on it", &["show", "--archive", archive, "default-dlt/7/0"]),
+        step(
+            "The warehouse is repaired: what would its failures' restore do",
+            &[&["restore", "--brokers", brokers, "--archive", archive], CLASS, &["--dry-run"]].concat(),
+        ),
+        step(
+            "Restore them to the topic that they came from",
+            &[&["restore", "--brokers", brokers, "--archive", archive], CLASS, &["--yes"]].concat(),
+        ),
+        step(
+            "Read them back: key, value and headers as they were, without what was added when they failed",
+            &["tail", "--brokers", brokers, "--topic", "shop.orders", "--from-beginning", "--once", "--raw"],
+        ),
+        step(
+            "None is restored twice",
+            &[&["restore", "--brokers", brokers, "--archive", archive], CLASS, &["--yes"]].concat(),
+        ),
     ]
 }
 
@@ -131,15 +150,15 @@ pub fn queries(folder: &str) -> [(&'static str, String); 2] {
         (
             "What fails, where",
             format!(
-                "SELECT pipeline_name, dialect, coalesce(error_code::VARCHAR, error_class) AS error, count(*) AS records \
-                 FROM {files} GROUP BY ALL ORDER BY ALL"
+                "SELECT pipeline_name, dialect, coalesce(error_code::VARCHAR, error_class) AS error, count(*) AS records\n\
+                 FROM {files}\nGROUP BY ALL ORDER BY ALL"
             ),
         ),
         (
             "Inside the payload: which uploads a function refused, and why",
             format!(
-                "SELECT event_id, kafka_value_text->>'$.Records[0].s3.object.key' AS object, error_message \
-                 FROM {files} WHERE dialect = 'knative' AND error_code = 500 ORDER BY kafka_timestamp"
+                "SELECT event_id, kafka_value_text->>'$.Records[0].s3.object.key' AS object, error_message\n\
+                 FROM {files}\nWHERE dialect = 'knative' AND error_code = 500 ORDER BY kafka_timestamp"
             ),
         ),
     ]

@@ -320,7 +320,10 @@ impl Tail<'_> {
     /// Shows records as they come.
     fn follow(&mut self, show: &mut Show<'_>) -> Result<()> {
         let mut timeout = Duration::ZERO;
-        while !self.stopped() && !(self.options.once && self.at_ends()) {
+        loop {
+            if self.stopped() || (self.options.once && self.at_ends()) {
+                return Ok(());
+            }
             match self.poll(timeout)? {
                 Some(record) => {
                     timeout = Duration::ZERO;
@@ -338,7 +341,6 @@ impl Tail<'_> {
                 self.refresh()?;
             }
         }
-        Ok(())
     }
 
     /// Decodes and shows a record that is selected; breaks at the limit.
