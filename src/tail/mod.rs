@@ -320,7 +320,7 @@ impl Tail<'_> {
     /// Shows records as they come.
     fn follow(&mut self, show: &mut Show<'_>) -> Result<()> {
         let mut timeout = Duration::ZERO;
-        while !self.stopped() && !(self.options.once && self.at_ends()) {
+        while !(self.stopped() || self.options.once && self.at_ends()) {
             match self.poll(timeout)? {
                 Some(record) => {
                     timeout = Duration::ZERO;
