@@ -14,6 +14,7 @@ pub mod kafka;
 pub mod layout;
 pub mod ledger;
 pub mod record;
+pub mod restore;
 pub mod routing;
 pub mod store;
 pub mod tail;

@@ -2,7 +2,10 @@
 //!
 //! Runs on the embedded broker, and on a real Kafka too if `DLQ_ARCHIVER_BROKERS` names one.
 
+#[allow(dead_code, reason = "only the runner is needed")]
 mod broker;
+#[allow(dead_code, reason = "only the runner is needed")]
+mod common;
 
 use broker::program;
 use dlq_archiver::catalog::{Catalog, Reading};
@@ -98,7 +101,7 @@ async fn in_archive(url: &str) -> Vec<Facts> {
     let filter = Filter::default();
     let selected = catalog.select(&filter).await.unwrap();
     let mut all = Vec::new();
-    let mut cuts = catalog.cuts(selected, &filter, Reading::default());
+    let mut cuts = catalog.cuts(selected, &filter, Reading::RESTORE);
     while let Some(cut) = cuts.next().await.unwrap() {
         all.extend(cut.iter().map(|r| facts(&r.raw)));
     }

@@ -88,6 +88,11 @@ impl FilterArgs {
         })
     }
 
+    /// `--since` and `--until` as typed.
+    pub fn times(&self) -> (Option<&str>, Option<&str>) {
+        (self.since.as_deref(), self.until.as_deref())
+    }
+
     fn record_ids(&self) -> Result<Vec<String>> {
         let mut ids = Vec::new();
         for given in &self.record_id {

@@ -14,6 +14,7 @@ use crate::record::RecordId;
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};
 use std::io::IsTerminal;
+use std::time::{Duration, Instant};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
@@ -157,9 +158,10 @@ impl Scan {
     }
 }
 
-/// How much was read.
+/// How much was read; shown once it takes a while.
 #[derive(Default)]
 pub struct Read {
+    began: Option<Instant>,
     shown: Option<Progress>,
     cuts: u64,
     of: u64,
@@ -169,14 +171,14 @@ pub struct Read {
 impl Read {
     pub fn start(&mut self, selected: &[Selected]) {
         self.of = selected.len() as u64;
-        // Short work needs no bar.
-        self.shown = (self.of > 8).then(|| Progress::start(Some(self.of)));
+        self.began = Some(Instant::now());
     }
     pub fn cut(&mut self, bytes: u64) {
         self.cuts += 1;
         self.bytes += bytes;
         let (cuts, of, bytes) = (self.cuts, self.of, self.bytes);
-        if let Some(shown) = &mut self.shown {
+        if self.began.is_some_and(|began| began.elapsed() > Duration::from_millis(500)) {
+            let shown = self.shown.get_or_insert_with(|| Progress::start(Some(of)));
             shown.update(cuts, || format!("read {cuts} of {of} cuts ({})", human_bytes(bytes)));
         }
     }
@@ -202,9 +204,9 @@ impl Sink {
             Column::whole("TIME"),
             Column::whole("RECORD ID"),
             Column::new("PIPELINE"),
-            Column::new("DIALECT"),
+            Column::optional("DIALECT"),
             Column::new("ERROR"),
-            Column::new("MESSAGE"),
+            Column::wide("MESSAGE"),
         ];
         Self::Table(Box::new(Table::new(columns)), false)
     }

@@ -1,10 +1,427 @@
 //! `dlq-archiver restore`.
 
+use super::args::{ArchiveArgs, KafkaArgs, bytes, duration};
+use super::filter::FilterArgs;
+use super::output::{self, Out, Output, OutputArgs};
+use super::progress::Progress;
+use super::table::{Column, Table};
+use super::{signals, text};
+use crate::archive::{Stage, now_us, rfc3339};
+use crate::catalog::Catalog;
+use crate::dialect::Dialects;
 use crate::error::{Error, Result};
+use crate::restore::audit::{DoneDoc, Process};
+use crate::restore::batch::Limits;
+use crate::restore::delivery::Asked;
+use crate::restore::plan::{self, Counts, Delivery, PlanDoc, RuleOptions, Timestamps};
+use crate::restore::{Counters, End, Options, Prepared, Restore};
+use clap::ValueEnum;
+use serde_json::json;
+use std::io::{self, IsTerminal, Write};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::watch;
+
+/// Without a terminal to ask on, more records than this want `--yes`.
+const UNASKED: u64 = 1000;
 
 #[derive(Debug, clap::Args)]
-pub struct Args {}
+#[command(after_help = "Each record goes back to the topic it came from, without the headers that were added when it \
+    failed. The same command again goes on where a killed one stopped, and skips what is restored.\n\nExamples:\n  \
+    dlq-archiver restore --archive s3://compliance/dlq --error-class TimeoutException --since 2h --dry-run\n  \
+    dlq-archiver restore --archive file:///var/dlq --record-id orders-dlq/0/42 --to orders-retry")]
+pub struct Args {
+    /// Every record of the archive, if no filter is given
+    #[arg(long)]
+    all: bool,
 
-pub async fn run(_: Args) -> Result<u8> {
-    Err(Error::failed("not yet"))
+    /// Topic to restore to, in place of the one that each record came from
+    #[arg(long, value_name = "TOPIC")]
+    to: Option<String>,
+
+    /// Show what would be restored where, and what is skipped and why; write nothing
+    #[arg(short = 'n', long)]
+    dry_run: bool,
+
+    /// Do not ask; needed above 1,000 records where there is no terminal
+    #[arg(short, long)]
+    yes: bool,
+
+    /// Restore also what was restored before
+    #[arg(long)]
+    include_restored: bool,
+
+    /// Restore also to topics that this archive drains, or whose names say dead letter
+    #[arg(long)]
+    allow_dead_letter_target: bool,
+
+    /// Timestamps of restored records: the archived record's, or the time of the restore
+    #[arg(long, value_enum, default_value_t)]
+    timestamps: TimestampsArg,
+
+    /// Transactional: each record exactly once; plain: at least once, for brokers without transactions
+    #[arg(long, value_enum, default_value_t, env = "DLQ_ARCHIVER_DELIVERY")]
+    delivery: DeliveryArg,
+
+    /// Records that are sent together
+    #[arg(long, default_value_t = 500, env = "DLQ_ARCHIVER_BATCH", value_name = "RECORDS",
+          value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    batch: u32,
+
+    /// Bytes that are sent together, whichever comes first
+    #[arg(long, default_value = "4MiB", value_parser = bytes, env = "DLQ_ARCHIVER_BATCH_BYTES", value_name = "SIZE")]
+    batch_bytes: usize,
+
+    /// Leave an unfinished restore of this same command alone and plan anew
+    #[arg(long)]
+    new_plan: bool,
+
+    /// How long brokers may take to answer for the first time
+    #[arg(long, default_value = "60s", value_parser = duration, env = "DLQ_ARCHIVER_START_TIMEOUT", help_heading = "Patience")]
+    start_timeout: Duration,
+
+    /// How long the open batch may take to finish after the first SIGTERM or Ctrl-C
+    #[arg(long, default_value = "20s", value_parser = duration, env = "DLQ_ARCHIVER_GRACE", help_heading = "Patience")]
+    grace: Duration,
+
+    #[command(flatten)]
+    filter: FilterArgs,
+    #[command(flatten)]
+    output: OutputArgs,
+    #[command(flatten)]
+    store: ArchiveArgs,
+    #[command(flatten)]
+    kafka: KafkaArgs,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+enum TimestampsArg {
+    #[default]
+    Keep,
+    Now,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+enum DeliveryArg {
+    /// Transactional if the brokers have transactions
+    #[default]
+    Auto,
+    Transactional,
+    Plain,
+}
+
+impl Args {
+    fn options(&self, archive_id: &str) -> Result<Options> {
+        let filter = self.filter.filter()?;
+        let rules = RuleOptions {
+            to: self.to.clone(),
+            timestamps: match self.timestamps {
+                TimestampsArg::Keep => Timestamps::Keep,
+                TimestampsArg::Now => Timestamps::Now,
+            },
+            include_restored: self.include_restored,
+            allow_dead_letter_target: self.allow_dead_letter_target,
+        };
+        let delivery = match self.delivery {
+            DeliveryArg::Auto => Asked::Auto,
+            DeliveryArg::Transactional => Asked::Exactly(Delivery::Transactional),
+            DeliveryArg::Plain => Asked::Exactly(Delivery::Plain),
+        };
+        let (since, until) = self.filter.times();
+        let digest = plan::digest(archive_id, filter.doc(), since, until, &rules, delivery.as_str())?;
+        Ok(Options {
+            filter,
+            rules,
+            delivery,
+            limits: Limits { records: self.batch as usize, bytes: self.batch_bytes.max(1) },
+            digest,
+            process: Process { user: user(), now: rfc3339(now_us()), id: uuid::Uuid::new_v4().to_string() },
+            new_plan: self.new_plan,
+        })
+    }
+
+    /// Refuses what would restore everything by mistake.
+    fn check(&self) -> Result<()> {
+        let all = self.filter.filter()?.is_all();
+        match (self.all, all) {
+            (false, true) => Err(Error::config(
+                "nothing selects records: give a filter such as --record-id, --pipeline or --since (see --help), or \
+                 --all for every record of the archive",
+            )),
+            (true, false) => Err(Error::config("--all is for restores without a filter: leave it or the filters out")),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// `user@host`, as far as the environment tells.
+fn user() -> String {
+    let from = |names: &[&str]| names.iter().find_map(|n| std::env::var(n).ok().filter(|v| !v.is_empty()));
+    let user = from(&["USER", "LOGNAME"]).unwrap_or_else(|| "unknown".into());
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").ok().map(|h| h.trim().to_owned());
+    let host = host.filter(|h| !h.is_empty()).or_else(|| from(&["HOSTNAME"]));
+    format!("{user}@{}", host.unwrap_or_else(|| "unknown".into()))
+}
+
+pub async fn run(args: Args) -> Result<u8> {
+    args.check()?;
+    let connection = args.kafka.connection()?;
+    let catalog = Catalog::open(args.store.open(false).await?).await?;
+    let options = args.options(&catalog.archive().archive_id)?;
+    let stage =
+        signals::shutdown_saying(args.grace, "the same command again goes on where this one is known to have come to")?;
+    let counters = Arc::new(Counters::default());
+    let work = async {
+        let restore =
+            Restore::new(catalog, connection, Dialects::builtin(), options, counters.clone(), args.start_timeout);
+        let prepared = until(&stage, Stage::Finish, prepare(restore, &counters)).await;
+        let stopped = || Error::failed("stopped before anything was sent");
+        let (restore, prepared) = prepared.ok_or_else(stopped)??;
+        go(&args, &restore, prepared, &counters, stage.clone()).await
+    };
+    until(&stage, Stage::Abandon, work).await.unwrap_or_else(|| {
+        Err(Error::failed("left in the middle of a batch; the same command again goes on from the last finished one"))
+    })
+}
+
+/// `None` if the shutdown gets to `limit` first.
+async fn until<T>(stage: &watch::Receiver<Stage>, limit: Stage, work: impl Future<Output = T>) -> Option<T> {
+    let mut stage = stage.clone();
+    tokio::select! {
+        done = work => Some(done),
+        Ok(_) = stage.wait_for(|s| *s >= limit) => None,
+    }
+}
+
+async fn prepare(
+    restore: impl Future<Output = Result<Restore>>,
+    counters: &Arc<Counters>,
+) -> Result<(Restore, Prepared)> {
+    let restore = restore.await?;
+    let counters = counters.clone();
+    let shown = tokio::spawn(async move {
+        let mut progress = Progress::start(None);
+        loop {
+            tokio::time::sleep(Duration::from_millis(250)).await;
+            progress.update(counters.scanned(), || format!("planning: {} records", counters.scanned()));
+        }
+    });
+    let prepared = restore.prepare().await;
+    shown.abort();
+    let _ = shown.await;
+    Ok((restore, prepared?))
+}
+
+async fn go(
+    args: &Args,
+    restore: &Restore,
+    prepared: Prepared,
+    counters: &Arc<Counters>,
+    stage: watch::Receiver<Stage>,
+) -> Result<u8> {
+    let (plan, sink) = match prepared {
+        Prepared::Unfinished(plan, done) if args.dry_run => {
+            print_unfinished(&plan, done, args.output.output)?;
+            return Ok(0);
+        }
+        Prepared::Unfinished(plan, done) => {
+            tracing::info!(
+                "resuming restore {} of {}, planned {} by {}: at least {done} of {} records are done",
+                plan.restore_id,
+                plan.archive_id,
+                plan.created_at,
+                plan.created_by,
+                plan.selected
+            );
+            (*plan, None)
+        }
+        Prepared::New(draft) if args.dry_run => {
+            print_counts(&draft.counts, args.output.output)?;
+            return Ok(0);
+        }
+        Prepared::New(draft) if draft.counts.to_restore == 0 => {
+            print_counts(&draft.counts, args.output.output)?;
+            return Ok(exit_code(&draft.counts));
+        }
+        Prepared::New(draft) => {
+            let asked = until(&stage, Stage::Finish, confirm(args, &draft.counts)).await;
+            asked.unwrap_or_else(|| Err(Error::failed("stopped before anything was sent")))?;
+            let (plan, sink) = restore.begin(draft).await?;
+            (plan, Some(sink))
+        }
+    };
+    let (shown, total) = (counters.clone(), plan.selected);
+    let progress = tokio::spawn(async move {
+        let mut progress = Progress::start(Some(total));
+        loop {
+            tokio::time::sleep(Duration::from_millis(250)).await;
+            progress.update(shown.done(), || {
+                format!("{} of {total} records done, {} sent by this run", shown.done(), shown.sent())
+            });
+        }
+    });
+    let end = restore.run(&plan, sink, stage).await;
+    progress.abort();
+    let _ = progress.await;
+    match end? {
+        End::Done(done) => {
+            print_done(&plan, &done, args.output.output)?;
+            Ok(u8::from(plan.skipped.keys().any(|why| why.is_failure())))
+        }
+        End::Stopped { restore_id, done, selected } => Err(Error::failed(format!(
+            "restore {restore_id} was stopped: {done} of {selected} records are done. Run the same command to resume"
+        ))),
+    }
+}
+
+fn exit_code(counts: &Counts) -> u8 {
+    u8::from(counts.skipped.keys().any(|(why, _)| why.is_failure()))
+}
+
+/// Asks, where there is someone to ask.
+async fn confirm(args: &Args, counts: &Counts) -> Result<()> {
+    let n = counts.to_restore;
+    if args.yes {
+        return Ok(());
+    }
+    if !(io::stdin().is_terminal() && io::stderr().is_terminal()) {
+        if n > UNASKED {
+            return Err(Error::config(format!(
+                "{n} records would be restored: above {UNASKED} this needs --yes where there is no terminal to ask on \
+                 (--dry-run shows which)"
+            )));
+        }
+        return Ok(());
+    }
+    let targets: Vec<&str> = counts.targets.iter().take(5).map(String::as_str).collect();
+    let more = counts.targets.len().saturating_sub(targets.len());
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    let skipped = counts.selected - n;
+    let question = format!(
+        "Restore {n} records to {}{more} ({skipped} are skipped; --dry-run shows all)? [y/N] ",
+        targets.join(", ")
+    );
+    let answer = tokio::task::spawn_blocking(move || {
+        eprint!("{}", text::clean(&question));
+        io::stderr().flush()?;
+        let mut answer = String::new();
+        io::stdin().read_line(&mut answer).map(|_| answer)
+    });
+    let answer = answer.await.map_err(|e| Error::internal(format!("a worker thread failed: {e}")))?;
+    let answer = answer.map_err(|e| Error::failed(format!("cannot read the answer: {e}")))?;
+    match answer.trim().to_ascii_lowercase().as_str() {
+        "y" | "yes" => Ok(()),
+        _ => Err(Error::failed("not confirmed: nothing was sent")),
+    }
+}
+
+fn print_counts(counts: &Counts, output: Output) -> Result<()> {
+    if output != Output::Table {
+        let groups = counts.groups.iter().map(|(g, records)| {
+            json!({"target": g.target, "pipeline": g.pipeline, "error_class": g.error_class, "records": records})
+        });
+        let skipped = counts.skipped.iter().map(|((why, topic), s)| {
+            json!({"reason": why, "target": topic, "records": s.records, "example": s.example, "meaning": why.text()})
+        });
+        let document = json!({
+            "selected": counts.selected,
+            "to_restore": counts.to_restore,
+            "groups": groups.collect::<Vec<_>>(),
+            "skipped": skipped.collect::<Vec<_>>(),
+            "without_original_headers": counts.bare,
+            "tombstones": counts.tombstones,
+            "unfinished": null,
+        });
+        return output::line(&text::escaped(&document.to_string()));
+    }
+    let mut out = Out::new();
+    out.line(&format!("{} of {} selected records to restore", counts.to_restore, counts.selected))?;
+    let columns = ["TARGET", "PIPELINE", "ERROR CLASS"].map(Column::new);
+    let mut table = Table::new(columns.into_iter().chain([Column::number("RECORDS")]).collect());
+    let cell = |text: &str| text::clean(text).into_owned();
+    for (g, records) in &counts.groups {
+        let class = g.error_class.as_deref().unwrap_or("-");
+        table.row(vec![cell(&g.target), cell(&g.pipeline), cell(class), records.to_string()], &mut out)?;
+    }
+    table.finish(&mut out)?;
+    if counts.bare > 0 {
+        out.line(&format!(
+            "{} of them go without their original headers and timestamp, which were not copied into the dead letter",
+            counts.bare
+        ))?;
+    }
+    if counts.tombstones > 0 {
+        out.line(&format!("{} of them are tombstones: their value is null", counts.tombstones))?;
+    }
+    if !counts.skipped.is_empty() {
+        out.line("skipped")?;
+        let columns =
+            vec![Column::number("RECORDS"), Column::whole("WHY"), Column::new("TARGET"), Column::new("SUCH AS")];
+        let mut table = Table::new(columns);
+        for ((why, topic), s) in &counts.skipped {
+            let topic = cell(topic.as_deref().unwrap_or("-"));
+            table.row(vec![s.records.to_string(), why.text().into(), topic, cell(&s.example)], &mut out)?;
+        }
+        table.finish(&mut out)?;
+    }
+    out.flush()
+}
+
+fn print_unfinished(plan: &PlanDoc, done: u64, output: Output) -> Result<()> {
+    if output != Output::Table {
+        let document = json!({
+            "selected": plan.selected,
+            "to_restore": plan.to_restore,
+            "skipped": plan.skipped,
+            "unfinished": {"restore_id": plan.restore_id, "created_at": plan.created_at, "done_at_least": done},
+        });
+        return output::line(&text::escaped(&document.to_string()));
+    }
+    output::line(&format!(
+        "this command has an unfinished restore, {} of {}: about {done} of {} selected records are done. Without \
+         --dry-run it goes on from there; --new-plan leaves it alone",
+        plan.restore_id, plan.created_at, plan.selected
+    ))
+}
+
+fn print_done(plan: &PlanDoc, done: &DoneDoc, output: Output) -> Result<()> {
+    if output != Output::Table {
+        let document = json!({
+            "restore_id": done.restore_id,
+            "selected": done.selected,
+            "restored": done.restored,
+            "restored_by_target": done.restored_by_target,
+            "skipped": done.skipped,
+            "skipped_by_reason": done.skipped_by_reason,
+            "delivery": done.delivery,
+            "delivery_reason": plan.delivery_reason,
+            "runs": done.runs,
+            "lists": done.lists,
+        });
+        return output::line(&text::escaped(&document.to_string()));
+    }
+    let mut out = Out::new();
+    let promise = match done.delivery {
+        Delivery::Transactional => "each exactly once",
+        Delivery::Plain => "each at least once: a batch that was cut short is sent again",
+    };
+    out.line(&format!(
+        "restored {} of {} selected records ({} delivery, {promise}; {})",
+        done.restored,
+        done.selected,
+        done.delivery.as_str(),
+        plan.delivery_reason
+    ))?;
+    for (topic, records) in &done.restored_by_target {
+        out.line(&format!("  {records} to {}", text::clean(topic)))?;
+    }
+    for (why, records) in &done.skipped_by_reason {
+        out.line(&format!("  {records} skipped: {}", why.text()))?;
+    }
+    out.line(&format!(
+        "restore {}: {}",
+        done.restore_id,
+        done.lists.iter().map(|l| l.key.as_str()).collect::<Vec<_>>().join(", ")
+    ))?;
+    out.flush()
 }

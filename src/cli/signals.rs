@@ -8,6 +8,11 @@ use tokio::sync::watch;
 
 /// A shutdown stage that follows the signals. `grace` after the first signal, what is open is abandoned.
 pub fn shutdown(grace: Duration) -> Result<watch::Receiver<Stage>> {
+    shutdown_saying(grace, "Kafka has what is not archived, and the next run goes on from the ledger")
+}
+
+/// The same for other commands; `last_words` say what becomes of what is abandoned.
+pub fn shutdown_saying(grace: Duration, last_words: &'static str) -> Result<watch::Receiver<Stage>> {
     let (sender, receiver) = watch::channel(Stage::Running);
     let failed = |e: std::io::Error| Error::internal(format!("cannot listen for signals: {e}"));
     let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
@@ -17,7 +22,7 @@ pub fn shutdown(grace: Duration) -> Result<watch::Receiver<Stage>> {
         tracing::info!("finishing what is open; another signal, or {} s, ends it at once", grace.as_secs());
         let _ = sender.send(Stage::Finish);
         tokio::select! { _ = terminate.recv() => {}, _ = interrupt.recv() => {}, () = tokio::time::sleep(grace) => {} }
-        tracing::warn!("leaving at once; Kafka has what is not archived, and the next run goes on from the ledger");
+        tracing::warn!("leaving at once; {last_words}");
         let _ = sender.send(Stage::Abandon);
     });
     Ok(receiver)

@@ -90,6 +90,7 @@ impl Cell {
         match self {
             Self::Null => "-".into(),
             Self::Number(n) => n.to_string(),
+            Self::Text(t) if t.is_empty() => "\"\"".into(),
             Self::Text(t) => text::clean(t).into_owned(),
         }
     }
@@ -386,7 +387,11 @@ impl Summary {
         let mut columns: Vec<Column> = self
             .by
             .iter()
-            .map(|f| if f.is_number() { Column::number(f.title()) } else { Column::new(f.title()) })
+            .map(|f| match f {
+                _ if f.is_number() => Column::number(f.title()),
+                Field::ErrorMessage | Field::ErrorClass => Column::wide(f.title()),
+                _ => Column::new(f.title()),
+            })
             .collect();
         columns.extend([Column::number("RECORDS"), Column::whole("FIRST"), Column::whole("LAST")]);
         let mut table = Table::new(columns);

@@ -15,19 +15,38 @@ const LEAST: usize = 8;
 pub struct Column {
     title: &'static str,
     right: bool,
+    width: Width,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Width {
     /// Never shortened.
-    whole: bool,
+    Whole,
+    Shortened,
+    /// Shortened, but kept twice as wide as others.
+    Wide,
+    /// Shortened, and left out where there is no room.
+    Optional,
 }
 
 impl Column {
-    pub fn new(title: &'static str) -> Self {
-        Self { title, right: false, whole: false }
+    const fn of(title: &'static str, width: Width) -> Self {
+        Self { title, right: false, width }
     }
-    pub fn whole(title: &'static str) -> Self {
-        Self { title, right: false, whole: true }
+    pub const fn new(title: &'static str) -> Self {
+        Self::of(title, Width::Shortened)
     }
-    pub fn number(title: &'static str) -> Self {
-        Self { title, right: true, whole: true }
+    pub const fn whole(title: &'static str) -> Self {
+        Self::of(title, Width::Whole)
+    }
+    pub const fn wide(title: &'static str) -> Self {
+        Self::of(title, Width::Wide)
+    }
+    pub const fn optional(title: &'static str) -> Self {
+        Self::of(title, Width::Optional)
+    }
+    pub const fn number(title: &'static str) -> Self {
+        Self { title, right: true, width: Width::Whole }
     }
 }
 
@@ -89,38 +108,42 @@ impl Table {
     }
 
     fn render(&self, cells: &[String], widths: &[usize]) -> String {
-        let mut line = String::new();
-        for (i, ((cell, width), column)) in cells.iter().zip(widths).zip(&self.columns).enumerate() {
+        let (mut line, mut at) = (String::new(), 0);
+        for ((cell, width), column) in cells.iter().zip(widths).zip(&self.columns).filter(|((_, width), _)| **width > 0)
+        {
             let cell = match self.terminal {
-                Some(_) if !column.whole => text::fitted(cell, *width),
+                Some(_) if column.width != Width::Whole => text::fitted(cell, *width),
                 _ => cell.as_str().into(),
             };
             let pad = width.saturating_sub(text::width(&cell));
-            if i > 0 {
-                line.push_str(&" ".repeat(GUTTER));
-            }
-            if column.right {
-                line.push_str(&" ".repeat(pad));
-            }
+            // What was left open on the right of the column before.
+            line.extend(std::iter::repeat_n(' ', at + if column.right { pad } else { 0 }));
             line.push_str(&cell);
-            if !column.right && i + 1 < cells.len() {
-                line.push_str(&" ".repeat(pad));
-            }
+            at = GUTTER + if column.right { 0 } else { pad };
         }
         line
     }
 }
 
-/// Shortens the widest columns that may be, the last one first of equals, until a line fits.
+/// Shortens the widest columns that may be until a line fits; where that is not enough, optional ones go (width 0).
 fn fit(widths: &mut [usize], columns: &[Column], terminal: usize) {
-    loop {
-        let total = widths.iter().sum::<usize>() + GUTTER * widths.len().saturating_sub(1);
-        if total <= terminal {
-            return;
+    let whole = widths.to_vec();
+    for without in [false, true] {
+        widths.copy_from_slice(&whole);
+        if without {
+            let optional = widths.iter_mut().zip(columns).filter(|(_, c)| c.width == Width::Optional);
+            optional.for_each(|(width, _)| *width = 0);
         }
-        let shorter = (0..widths.len()).filter(|i| !columns[*i].whole && widths[*i] > LEAST);
-        let Some(widest) = shorter.max_by_key(|i| widths[*i]) else { return };
-        widths[widest] -= 1;
+        loop {
+            let shown = widths.iter().filter(|width| **width > 0).count();
+            if widths.iter().sum::<usize>() + GUTTER * shown.saturating_sub(1) <= terminal {
+                return;
+            }
+            let share = |i: &usize| if columns[*i].width == Width::Wide { widths[*i] / 2 } else { widths[*i] };
+            let shorter = (0..widths.len()).filter(|i| columns[*i].width != Width::Whole && share(i) > LEAST);
+            let Some(widest) = shorter.max_by_key(share) else { break };
+            widths[widest] -= 1;
+        }
     }
 }
 
@@ -130,11 +153,16 @@ mod tests {
 
     #[test]
     fn the_widest_column_gives_way() {
-        let columns = [Column::whole("A"), Column::new("B"), Column::new("C")];
-        let mut widths = [20, 10, 100];
-        fit(&mut widths, &columns, 80);
-        assert_eq!(widths, [20, 10, 46]);
-        fit(&mut widths, &columns, 30);
-        assert_eq!(widths, [20, LEAST, LEAST]);
+        let columns = [Column::whole("A"), Column::new("B"), Column::wide("C"), Column::optional("D")];
+        let fitted = |terminal| {
+            let mut widths = [20, 30, 100, 9];
+            fit(&mut widths, &columns, terminal);
+            widths
+        };
+        assert_eq!(fitted(200), [20, 30, 100, 9]);
+        assert_eq!(fitted(120), [20, 28, 57, 9]);
+        assert_eq!(fitted(90), [20, 18, 37, 9]);
+        assert_eq!(fitted(57), [20, LEAST + 3, 22, 0]);
+        assert_eq!(fitted(10), [20, LEAST, 2 * LEAST + 1, 0]);
     }
 }

@@ -8,6 +8,7 @@ mod jsonl;
 mod jsonl_read;
 mod parquet_read;
 mod parquet_write;
+pub mod restored;
 pub mod row;
 pub mod schema;
 

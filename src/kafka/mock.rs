@@ -6,6 +6,7 @@ use super::error;
 use crate::error::Result;
 use rdkafka::mocking::MockCluster;
 use rdkafka::producer::DefaultProducerContext;
+use rdkafka_sys::types::RDKafkaApiKey;
 
 /// A broker on loopback in this process; gone when dropped.
 pub struct MockBroker {
@@ -22,6 +23,13 @@ impl MockBroker {
 
     pub fn brokers(&self) -> String {
         self.cluster.bootstrap_servers()
+    }
+
+    /// From now on it is a broker that knows neither transactions nor idempotence.
+    pub fn without_transactions(&self) -> Result<()> {
+        self.cluster
+            .apiversion(RDKafkaApiKey::InitProducerId, None, None)
+            .map_err(|e| error("cannot switch transactions off", &e, None))
     }
 
     pub fn create_topic(&self, topic: &str, partitions: i32) -> Result<()> {

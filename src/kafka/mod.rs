@@ -15,7 +15,7 @@ pub use admin::{Admin, TopicInfo, pattern};
 pub use consumer::{Consumer, Polled, Rebalance};
 pub use message::Message;
 pub use mock::MockBroker;
-pub use producer::{Ack, NewRecord, Producer, committed};
+pub use producer::{Ack, NewRecord, Producer, Transactions, UNSENDABLE_TIMESTAMP, committed};
 pub use range::{RangeEnd, RangeReader};
 
 use crate::error::{Error, Result};
@@ -188,7 +188,14 @@ fn error(doing: &str, e: &KafkaError, last: Option<String>) -> Error {
         (_, Some(code)) => code.to_string(),
         _ => e.to_string(),
     };
+    classify(doing, code, &detail)
+}
+
+fn classify(doing: &str, code: Option<Code>, detail: &str) -> Error {
     match code {
+        Some(Code::Fenced | Code::ProducerFenced | Code::InvalidProducerEpoch) => {
+            Error::fenced(format!("{doing}: {detail}. Another process has taken this restore over"))
+        }
         Some(
             Code::SaslAuthenticationFailed
             | Code::TopicAuthorizationFailed
@@ -224,7 +231,9 @@ fn error(doing: &str, e: &KafkaError, last: Option<String>) -> Error {
             | Code::OffsetNotAvailable
             | Code::ReplicaNotAvailable
             | Code::FencedLeaderEpoch
-            | Code::UnknownLeaderEpoch,
+            | Code::UnknownLeaderEpoch
+            | Code::ConcurrentTransactions
+            | Code::TransactionCoordinatorFenced,
         ) => Error::unavailable(format!("{doing}: {detail}")),
         _ => Error::failed(format!("{doing}: {detail}")),
     }

@@ -15,7 +15,7 @@ use rdkafka::message::Message as _;
 use rdkafka::producer::{BaseProducer, Producer as _, ProducerContext};
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 use rdkafka_sys as sys;
-use std::ffi::{CString, c_void};
+use std::ffi::{CStr, CString, c_void};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
@@ -28,14 +28,25 @@ pub struct NewRecord<'a, H> {
     pub key: Option<&'a [u8]>,
     pub value: Option<&'a [u8]>,
     pub headers: H,
-    /// Milliseconds since 1970; `None` = now.
+    /// Milliseconds since 1970, -1 for none; `None` = now. [`UNSENDABLE_TIMESTAMP`] cannot be sent.
     pub timestamp_ms: Option<i64>,
     /// Comes back with the acknowledgement.
     pub token: usize,
 }
 
+/// The one timestamp that librdkafka cannot send: it takes 0 for "now".
+pub const UNSENDABLE_TIMESTAMP: i64 = 0;
+
 /// librdkafka's `RD_KAFKA_PARTITION_UA`: the partitioner chooses.
 const BY_KEY: i32 = -1;
+
+/// Whether brokers have transactions.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Transactions {
+    Ready,
+    /// They said they have not, with these words.
+    Unsupported(String),
+}
 
 /// The broker's answer for one record.
 #[derive(Debug, Clone)]
@@ -88,7 +99,7 @@ impl Producer {
             config.set("message.max.bytes", "104857600");
         }
         if config.get("linger.ms").is_none() {
-            config.set("linger.ms", "20");
+            config.set("linger.ms", "5");
         }
         match transactional_id {
             Some(id) => config.set("transactional.id", id).set("enable.idempotence", "true"),
@@ -114,6 +125,9 @@ impl Producer {
     /// What librdkafka refuses at once (too large, unknown partition); [`crate::Kind::Unavailable`] if the queue
     /// stays full.
     pub fn send<'h, H: Iterator<Item = Header<'h>>>(&self, record: NewRecord<'_, H>, timeout: Duration) -> Result<()> {
+        if record.timestamp_ms == Some(UNSENDABLE_TIMESTAMP) {
+            return Err(Error::failed("a record with timestamp 0 (1970-01-01) cannot be sent with that timestamp"));
+        }
         let headers: Vec<Header<'h>> = record.headers.collect();
         let topic = CString::new(record.topic).map_err(|_| Error::config("a topic name cannot hold NUL"))?;
         let deadline = Instant::now() + timeout;
@@ -129,7 +143,7 @@ impl Producer {
             ) {
                 Ok(()) => return Ok(()),
                 Err(Code::QueueFull) if Instant::now() < deadline => {
-                    self.inner.poll(Duration::from_millis(50));
+                    self.inner.poll(Duration::from_millis(5));
                 }
                 Err(code) => {
                     let doing = format!("cannot send to {}", record.topic);
@@ -201,32 +215,61 @@ impl Producer {
         std::mem::take(&mut *self.inner.context().acks.lock().unwrap_or_else(|e| e.into_inner()))
     }
 
-    /// Waits until every queued record is acknowledged or failed.
+    /// Waits until every queued record is acknowledged or failed. Not rust-rdkafka's `flush`: that one polls in steps
+    /// of 100 ms, each to its end, which a batch would wait for.
     pub fn flush(&self, timeout: Duration) -> Result<()> {
-        self.inner.flush(timeout).map_err(|e| self.error("records were not acknowledged", &e))
+        let deadline = Instant::now() + timeout;
+        loop {
+            // SAFETY: the client is live.
+            let code = unsafe { sys::rd_kafka_flush(self.inner.client().native_ptr(), 0) };
+            if code == sys::rd_kafka_resp_err_t::RD_KAFKA_RESP_ERR_NO_ERROR {
+                return Ok(());
+            }
+            if Instant::now() >= deadline {
+                return Err(self.error("records were not acknowledged", &KafkaError::Flush(code.into())));
+            }
+            self.inner.poll(Duration::from_millis(1));
+        }
     }
 
-    /// Fences older producers of this transactional id and ends their open transaction.
-    ///
-    /// # Errors
-    /// [`crate::Kind::Failed`] where the brokers have no transactions.
-    pub fn init_transactions(&self, timeout: Duration) -> Result<()> {
-        self.inner.init_transactions(timeout).map_err(|e| self.error("the brokers do not start a transaction", &e))
+    /// Fences older producers of this transactional id and ends their open transaction: when this returns `Ready`, what
+    /// they had begun is either committed or never will be.
+    pub fn init_transactions(&self, timeout: Duration) -> Result<Transactions> {
+        let doing = "the brokers do not start a transaction";
+        // SAFETY: the client is live; the call takes no other pointer.
+        let begun = self.call(timeout, |client, ms| unsafe { sys::rd_kafka_init_transactions(client, ms) });
+        match begun {
+            Ok(()) => Ok(Transactions::Ready),
+            Err((Code::UnsupportedFeature | Code::UnsupportedVersion, why)) => Ok(Transactions::Unsupported(why)),
+            Err((code, text)) => Err(super::classify(doing, Some(code), &text)),
+        }
     }
 
     pub fn begin_transaction(&self) -> Result<()> {
-        self.inner.begin_transaction().map_err(|e| self.error("cannot begin a transaction", &e))
+        // SAFETY: as above.
+        self.transact("cannot begin a transaction", Duration::ZERO, |client, _| unsafe {
+            sys::rd_kafka_begin_transaction(client)
+        })
     }
 
-    /// Commits records and, in the same transaction, `offset` as the group's progress on `topic`'s partition 0. No
-    /// consumer of that group ever joins. Retries what librdkafka calls retriable until `timeout`.
+    /// Commits the records and, in the same transaction, `offset` as the group's progress on `topic`'s partition 0.
+    /// No consumer of that group ever joins. Every record must have been flushed.
+    ///
+    /// # Errors
+    /// [`crate::Kind::Fenced`] if another process took the transactional id over. After
+    /// [`crate::Kind::Unavailable`] it is not known whether the transaction was committed: [`committed`] tells, once
+    /// the transactional id was initialised anew.
     pub fn commit_transaction(&self, group: &str, topic: &str, offset: i64, timeout: Duration) -> Result<()> {
-        let metadata = self.group_metadata(group)?;
-        let mut list = TopicPartitionList::new();
         let doing = "cannot commit a transaction";
+        let mut list = TopicPartitionList::new();
         list.add_partition_offset(topic, 0, Offset::Offset(offset)).map_err(|e| error(doing, &e, None))?;
-        self.inner.send_offsets_to_transaction(&list, &metadata, timeout).map_err(|e| self.error(doing, &e))?;
-        self.inner.commit_transaction(timeout).map_err(|e| self.error(doing, &e))
+        let group = GroupMetadata::new(group)?;
+        // SAFETY: list and group are live for the call, which copies both.
+        self.transact(doing, timeout, |client, ms| unsafe {
+            sys::rd_kafka_send_offsets_to_transaction(client, list.ptr(), group.0, ms)
+        })?;
+        // SAFETY: as above.
+        self.transact(doing, timeout, |client, ms| unsafe { sys::rd_kafka_commit_transaction(client, ms) })
     }
 
     /// Commits records alone, without progress.
@@ -235,18 +278,80 @@ impl Producer {
     }
 
     pub fn abort_transaction(&self, timeout: Duration) -> Result<()> {
-        self.inner.abort_transaction(timeout).map_err(|e| self.error("cannot abort a transaction", &e))
+        // SAFETY: as above.
+        self.transact("cannot abort a transaction", timeout, |client, ms| unsafe {
+            sys::rd_kafka_abort_transaction(client, ms)
+        })
     }
 
-    /// Group metadata without a member (KIP-447): taken from a consumer that never joins.
-    fn group_metadata(&self, group: &str) -> Result<rdkafka::consumer::ConsumerGroupMetadata> {
-        let consumer: rdkafka::consumer::BaseConsumer = rdkafka::ClientConfig::new()
-            .set("bootstrap.servers", "127.0.0.1:1")
-            .set("group.id", group)
-            .set_log_level(RDKafkaLogLevel::Emerg)
-            .create()
-            .map_err(|e| error("cannot make group metadata", &e, None))?;
-        consumer.group_metadata().ok_or_else(|| Error::internal("no group metadata"))
+    fn transact(
+        &self,
+        doing: &str,
+        timeout: Duration,
+        call: impl Fn(*mut sys::rd_kafka_t, i32) -> *mut sys::rd_kafka_error_t,
+    ) -> Result<()> {
+        self.call(timeout, call).map_err(|(code, text)| super::classify(doing, Some(code), &text))
+    }
+
+    /// Calls until it succeeds, fails for good, or `timeout` is over: librdkafka resumes a call that timed out.
+    fn call(
+        &self,
+        timeout: Duration,
+        call: impl Fn(*mut sys::rd_kafka_t, i32) -> *mut sys::rd_kafka_error_t,
+    ) -> std::result::Result<(), (Code, String)> {
+        let deadline = Instant::now() + timeout;
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let ms = i32::try_from(left.as_millis()).unwrap_or(i32::MAX);
+            let failed = call(self.inner.client().native_ptr(), ms);
+            if failed.is_null() {
+                return Ok(());
+            }
+            // SAFETY: an error that is not null belongs to us; its text lives until it is destroyed.
+            let (code, text, retriable) = unsafe {
+                let code: Code = sys::rd_kafka_error_code(failed).into();
+                let text = CStr::from_ptr(sys::rd_kafka_error_string(failed)).to_string_lossy().into_owned();
+                let retriable = sys::rd_kafka_error_is_retriable(failed) != 0;
+                sys::rd_kafka_error_destroy(failed);
+                (code, text, retriable)
+            };
+            if !retriable || Instant::now() >= deadline {
+                return Err((code, text));
+            }
+            self.inner.poll(Duration::from_millis(100));
+        }
+    }
+
+    /// Why this producer can do nothing any more, if so: fenced by another, for one.
+    pub fn fatal(&self) -> Option<Error> {
+        let mut text = [0u8; 512];
+        // SAFETY: the buffer is as long as said, and librdkafka ends the text with NUL within it.
+        let code = unsafe {
+            sys::rd_kafka_fatal_error(self.inner.client().native_ptr(), text.as_mut_ptr().cast(), text.len())
+        };
+        if code == sys::rd_kafka_resp_err_t::RD_KAFKA_RESP_ERR_NO_ERROR {
+            return None;
+        }
+        let text = CStr::from_bytes_until_nul(&text).map_or_else(|_| "".into(), CStr::to_string_lossy);
+        Some(super::classify("the producer cannot go on", Some(code.into()), &text))
+    }
+}
+
+/// A group without a member (KIP-447): brokers take its offsets in a transaction.
+struct GroupMetadata(*mut sys::rd_kafka_consumer_group_metadata_t);
+
+impl GroupMetadata {
+    fn new(group: &str) -> Result<Self> {
+        let name = CString::new(group).map_err(|_| Error::config("a group name cannot hold NUL"))?;
+        // SAFETY: the name is copied.
+        Ok(Self(unsafe { sys::rd_kafka_consumer_group_metadata_new(name.as_ptr()) }))
+    }
+}
+
+impl Drop for GroupMetadata {
+    fn drop(&mut self) {
+        // SAFETY: made in `new`, destroyed once.
+        unsafe { sys::rd_kafka_consumer_group_metadata_destroy(self.0) }
     }
 }
 

@@ -1,0 +1,292 @@
+//! What restores leave in the bucket: `restores/<id>/`, written and read back.
+//!
+//! - `plan.json` before the first record is sent,
+//! - `run-<n>.json` at each start of the program, `sent/*.parquet` with each batch (see [`super::pieces`]),
+//! - `records-*.parquet`, what went where, for SQL engines and later restores; then `done.json`.
+//!
+//! Owns their names and order. Sends nothing. Invariant: each is created only if absent and never changed; a restore
+//! with `done.json` has its whole list.
+
+use super::past::Past;
+use super::pieces::{Piece, counted};
+use super::plan::{PlanDoc, Why};
+use crate::archive::ledger::{json_meta, read};
+use crate::error::{Error, Kind, Result};
+use crate::format::restored::{self, Restored};
+use crate::ledger::{LEDGER_VERSION, from_bytes, sha256_hex, to_bytes};
+use crate::store::{Created, ObjectMeta, Store};
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+const PREFIX: &str = "restores/";
+/// Rows of one final list.
+const LIST_ROWS: usize = 250_000;
+
+/// `run-<n>.json`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct RunDoc {
+    version: u32,
+    /// Number of the record that this run began with.
+    start: u64,
+    /// RFC 3339.
+    started_at: String,
+    started_by: String,
+    /// Random, so that a process knows its own document.
+    process: String,
+    program_version: String,
+}
+
+/// One final list, as `done.json` vouches for it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ListDoc {
+    pub key: String,
+    pub rows: u64,
+    pub sha256: String,
+}
+
+/// `done.json`: the restore is finished.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DoneDoc {
+    pub version: u32,
+    pub restore_id: String,
+    /// RFC 3339.
+    pub finished_at: String,
+    pub delivery: super::plan::Delivery,
+    pub selected: u64,
+    pub restored: u64,
+    pub restored_by_target: BTreeMap<String, u64>,
+    pub skipped: u64,
+    /// As planned; a resumed run may have skipped more.
+    pub skipped_by_reason: BTreeMap<Why, u64>,
+    pub runs: u32,
+    pub lists: Vec<ListDoc>,
+}
+
+/// Who restores.
+#[derive(Debug, Clone)]
+pub struct Process {
+    /// `user@host`.
+    pub user: String,
+    /// RFC 3339; when it was started.
+    pub now: String,
+    /// Random.
+    pub id: String,
+}
+
+/// One restore's folder.
+pub struct Folder<'s> {
+    store: &'s dyn Store,
+    id: String,
+}
+
+/// What is in it besides the plan.
+#[derive(Debug, Default)]
+pub struct Sent {
+    pub pieces: Vec<Piece>,
+    /// Where each run began.
+    pub runs: BTreeMap<u32, u64>,
+}
+
+impl Sent {
+    pub fn last_run(&self) -> u32 {
+        self.runs.last_key_value().map_or(0, |(run, _)| *run)
+    }
+}
+
+fn parquet_meta() -> ObjectMeta {
+    ObjectMeta::new("application/vnd.apache.parquet")
+}
+
+impl<'s> Folder<'s> {
+    pub fn new(store: &'s dyn Store, id: &str) -> Self {
+        Self { store, id: id.to_owned() }
+    }
+
+    fn key(&self, name: &str) -> String {
+        format!("{PREFIX}{}/{name}", self.id)
+    }
+
+    pub async fn plan(&self) -> Result<Option<PlanDoc>> {
+        let key = self.key("plan.json");
+        let Some(bytes) = self.store.get(&key).await? else { return Ok(None) };
+        from_bytes(&key, &bytes).map(Some)
+    }
+
+    pub async fn is_done(&self) -> Result<bool> {
+        Ok(self.store.head(&self.key("done.json")).await?.is_some())
+    }
+
+    /// # Errors
+    /// [`Kind::Fenced`] if the same command has just been started elsewhere.
+    pub async fn create_plan(&self, plan: &PlanDoc) -> Result<()> {
+        self.create("plan.json", to_bytes(plan)?.into(), &json_meta()).await.map_err(|e| match e.kind() {
+            Kind::Fenced => Error::fenced("the same restore was just started by another process: wait for its end"),
+            _ => e,
+        })
+    }
+
+    /// Creates an object, or finds exactly these bytes there: an earlier try whose reply was lost.
+    async fn create(&self, name: &str, bytes: Bytes, meta: &ObjectMeta) -> Result<()> {
+        let key = self.key(name);
+        if self.store.create(&key, bytes.clone(), meta).await? == Created::Exists
+            && self.store.get(&key).await?.as_ref() != Some(&bytes)
+        {
+            return Err(Error::fenced(format!("{key} was created by another process")));
+        }
+        Ok(())
+    }
+
+    /// The pieces and runs that are there.
+    pub async fn sent(&self) -> Result<Sent> {
+        let mut sent = Sent::default();
+        let (pieces, runs) = (self.key("sent/"), self.key("run-"));
+        for object in self.store.list_all(&pieces).await? {
+            let piece = object.key.strip_prefix(&pieces).and_then(Piece::parse);
+            sent.pieces.push(piece.ok_or_else(|| Error::corrupt(format!("{} is no list of a restore", object.key)))?);
+        }
+        for object in self.store.list_all(&runs).await? {
+            let name = object.key.strip_prefix(&runs).and_then(|n| n.strip_suffix(".json"));
+            let Some(run) = name.and_then(|n| n.parse().ok()) else {
+                return Err(Error::corrupt(format!("{} is no run of a restore", object.key)));
+            };
+            let (doc, _): (RunDoc, _) = read(self.store, &object.key).await?;
+            sent.runs.insert(run, doc.start);
+        }
+        Ok(sent)
+    }
+
+    /// # Errors
+    /// [`Kind::Fenced`] if another process has begun this run.
+    pub async fn begin_run(&self, run: u32, start: u64, by: &Process) -> Result<()> {
+        let doc = RunDoc {
+            version: LEDGER_VERSION,
+            start,
+            started_at: by.now.clone(),
+            started_by: by.user.clone(),
+            process: by.id.clone(),
+            program_version: crate::cut::PROGRAM_VERSION.to_owned(),
+        };
+        self.create(&format!("run-{run}.json"), to_bytes(&doc)?.into(), &json_meta()).await.map_err(|e| {
+            match e.kind() {
+                Kind::Fenced => Error::fenced(format!(
+                    "another process runs restore {} at this moment: wait for its end, then run the same command again",
+                    self.id
+                )),
+                _ => e,
+            }
+        })
+    }
+
+    /// Whether a run after this one has begun, in another process.
+    pub async fn is_superseded(&self, run: u32) -> Result<bool> {
+        Ok(self.store.head(&self.key(&format!("run-{}.json", run + 1))).await?.is_some())
+    }
+
+    pub async fn put_piece(&self, piece: Piece, rows: &[Restored]) -> Result<()> {
+        self.create(&format!("sent/{}", piece.name()), restored::encode(rows)?.into(), &parquet_meta()).await
+    }
+
+    async fn rows(&self, key: &str, row: impl FnMut(Restored)) -> Result<()> {
+        let bytes = self.store.get(key).await?;
+        let bytes = bytes.ok_or_else(|| Error::corrupt(format!("{key} was listed and is not there")))?;
+        restored::read(bytes, row).map_err(|e| e.context(key))
+    }
+
+    /// Writes the final lists from the pieces that count, then `done.json`.
+    pub async fn finish(&self, plan: &PlanDoc, sent: &Sent, now: &str) -> Result<DoneDoc> {
+        let (pieces, reached) = counted(&sent.pieces, &sent.runs)?;
+        if reached != plan.selected {
+            return Err(Error::corrupt(format!("the lists end at record {reached} of {}", plan.selected)));
+        }
+        let (mut lists, mut rows) = (Vec::new(), Vec::new());
+        let mut restored_by_target: BTreeMap<String, u64> = BTreeMap::new();
+        for piece in pieces {
+            self.rows(&self.key(&format!("sent/{}", piece.name())), |row| {
+                match restored_by_target.get_mut(&row.target_topic) {
+                    Some(count) => *count += 1,
+                    None => drop(restored_by_target.insert(row.target_topic.clone(), 1)),
+                }
+                rows.push(row);
+            })
+            .await?;
+            while rows.len() >= LIST_ROWS {
+                let rest = rows.split_off(LIST_ROWS);
+                lists.push(self.put_list(lists.len(), &rows).await?);
+                rows = rest;
+            }
+        }
+        if !rows.is_empty() || lists.is_empty() {
+            lists.push(self.put_list(lists.len(), &rows).await?);
+        }
+        let restored = restored_by_target.values().sum();
+        let done = DoneDoc {
+            version: LEDGER_VERSION,
+            restore_id: self.id.clone(),
+            finished_at: now.to_owned(),
+            delivery: plan.delivery,
+            selected: plan.selected,
+            restored,
+            restored_by_target,
+            skipped: plan.selected.saturating_sub(restored),
+            skipped_by_reason: plan.skipped.clone(),
+            runs: sent.last_run(),
+            lists,
+        };
+        let key = self.key("done.json");
+        if self.store.create(&key, to_bytes(&done)?.into(), &json_meta()).await? == Created::Exists {
+            return Ok(read(self.store, &key).await?.0);
+        }
+        Ok(done)
+    }
+
+    async fn put_list(&self, number: usize, rows: &[Restored]) -> Result<ListDoc> {
+        let name = format!("records-{number:05}.parquet");
+        let key = self.key(&name);
+        let mut bytes = Bytes::from(restored::encode(rows)?);
+        if self.store.create(&key, bytes.clone(), &parquet_meta()).await? == Created::Exists {
+            // An earlier try at finishing: its rows are the same, its bytes may be another version's.
+            let there = self.store.get(&key).await?;
+            bytes = there.ok_or_else(|| Error::corrupt(format!("{key} was there and is not")))?;
+            let mut same = Vec::with_capacity(rows.len());
+            restored::read(bytes.clone(), |row| same.push(row)).map_err(|e| e.context(&key))?;
+            if same != rows {
+                return Err(Error::corrupt(format!("{key} lists other records than were sent")));
+            }
+        }
+        Ok(ListDoc { key, rows: rows.len() as u64, sha256: sha256_hex(&bytes) })
+    }
+}
+
+/// The ids of restores whose id begins with `prefix`, in order.
+pub async fn ids(store: &dyn Store, prefix: &str) -> Result<Vec<String>> {
+    let folders = store.list_folders(&format!("{PREFIX}{prefix}")).await?;
+    let id = |f: &String| Some(f.strip_prefix(PREFIX)?.strip_suffix('/')?.to_owned());
+    Ok(folders.iter().filter_map(id).collect())
+}
+
+/// What all restores but `own` did.
+pub async fn past(store: &dyn Store, own: Option<&str>) -> Result<Past> {
+    let mut past = Past::default();
+    for id in ids(store, "").await? {
+        if Some(id.as_str()) == own {
+            continue;
+        }
+        let folder = Folder::new(store, &id);
+        let lists = folder.key("records-");
+        let done = folder.is_done().await?;
+        if done {
+            for list in store.list_all(&lists).await? {
+                folder.rows(&list.key, |row| past.add(&row.id, true)).await?;
+            }
+            continue;
+        }
+        // Without the last word on which batches became visible, each of them may have.
+        let sent = folder.sent().await?;
+        for piece in sent.pieces {
+            let key = folder.key(&format!("sent/{}", piece.name()));
+            folder.rows(&key, |row| past.add(&row.id, false)).await?;
+        }
+    }
+    Ok(past)
+}

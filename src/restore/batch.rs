@@ -1,0 +1,74 @@
+//! Records that are sent together. Pure.
+
+use super::plan::{Place, Rules, Verdict};
+use crate::format::ArchivedRecord;
+use crate::record::{RawBatch, RecordId};
+
+/// A batch is full when the first of these is reached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    pub records: usize,
+    /// Keys, values and headers.
+    pub bytes: usize,
+}
+
+/// Selected records `start..end` of a plan; those of them that are not skipped, as they will be in Kafka.
+#[derive(Debug)]
+pub struct Batch {
+    pub start: u64,
+    /// Exclusive.
+    pub end: u64,
+    pub raw: RawBatch,
+    /// Of each record in `raw`.
+    pub rows: Vec<(RecordId, Place)>,
+}
+
+impl Batch {
+    fn at(start: u64) -> Self {
+        Self { start, end: start, raw: RawBatch::new(), rows: Vec::new() }
+    }
+}
+
+/// Makes batches of a plan's records, which it gets in order.
+pub struct Batcher {
+    limits: Limits,
+    open: Batch,
+}
+
+impl Batcher {
+    /// `start`: number of the first record that will be pushed.
+    pub fn new(limits: Limits, start: u64) -> Self {
+        Self { limits, open: Batch::at(start) }
+    }
+
+    /// Takes the next record; gives a batch when one is full.
+    pub fn push(&mut self, rules: &Rules<'_>, record: &ArchivedRecord<'_>, verdict: Verdict) -> Option<Batch> {
+        if let Verdict::Send(place) = verdict {
+            let raw = &record.raw;
+            let headers = rules.headers(raw);
+            self.open.raw.push(
+                raw.offset,
+                raw.timestamp_ms,
+                raw.timestamp_type,
+                raw.leader_epoch,
+                raw.key,
+                raw.value,
+                headers.into_iter(),
+            );
+            self.open.rows.push((record.id.clone(), place));
+        }
+        self.open.end += 1;
+        let full = self.open.rows.len() >= self.limits.records || self.open.raw.payload_len() >= self.limits.bytes;
+        full.then(|| self.take())
+    }
+
+    /// What is left, if anything.
+    pub fn finish(mut self) -> Option<Batch> {
+        (self.open.end > self.open.start).then(|| self.take())
+    }
+
+    fn take(&mut self) -> Batch {
+        let next = Batch::at(self.open.end);
+        std::mem::replace(&mut self.open, next)
+    }
+}

@@ -1,0 +1,226 @@
+//! Tests of the rules, and of batches made by them.
+
+use super::*;
+use crate::record::{Decoded, RawBatch, RecordId, TimestampType};
+use crate::restore::batch::{Batcher, Limits};
+use crate::restore::past::Past;
+use proptest::prelude::*;
+
+const CONNECT: [(&str, &str); 3] =
+    [("__connect.errors.topic", "orders"), ("__connect.errors.partition", "1"), ("__connect.errors.offset", "5")];
+
+struct World {
+    options: RuleOptions,
+    dialects: Dialects,
+    targets: BTreeMap<String, i32>,
+    archived: BTreeSet<String>,
+    past: Past,
+}
+
+impl World {
+    fn new() -> Self {
+        Self {
+            options: RuleOptions::default(),
+            dialects: Dialects::builtin(),
+            targets: BTreeMap::from([("orders".into(), 2), ("narrow".into(), 1), ("failures".into(), 1)]),
+            archived: BTreeSet::from(["failures".into()]),
+            past: Past::default(),
+        }
+    }
+    fn rules(&self) -> Rules<'_> {
+        Rules { options: &self.options, dialects: &self.dialects, targets: &self.targets, archived: &self.archived }
+    }
+    fn decide(&self, batch: &RawBatch, i: usize) -> Verdict {
+        self.rules().decide(&archived(batch, i, PayloadState::Present), self.past.of("failures", 1, 0))
+    }
+}
+
+fn archived(batch: &RawBatch, i: usize, payload_state: PayloadState) -> ArchivedRecord<'_> {
+    let raw = batch.get(i);
+    ArchivedRecord {
+        id: RecordId { topic: "failures".into(), generation: 1, partition: 0, offset: raw.offset },
+        cluster_id: None,
+        raw,
+        key_size: None,
+        value_size: None,
+        decoded: Decoded { payload_state, ..Decoded::default() },
+        pipeline: "p",
+        archived_at_us: 0,
+    }
+}
+
+fn push(batch: &mut RawBatch, offset: i64, timestamp_ms: i64, value: Option<&[u8]>, headers: &[(&str, &str)]) {
+    let headers = headers.iter().map(|(n, v)| Header { name: n.as_bytes(), value: Some(v.as_bytes()) });
+    batch.push(offset, timestamp_ms, TimestampType::CreateTime, -1, Some(b"k"), value, headers);
+}
+
+fn one(headers: &[(&str, &str)]) -> RawBatch {
+    let mut batch = RawBatch::new();
+    push(&mut batch, 0, 1, Some(b"v"), headers);
+    batch
+}
+
+fn sent_to(topic: &str, partition: Option<i32>) -> Verdict {
+    Verdict::Send(Place { topic: topic.into(), partition })
+}
+
+#[test]
+fn dead_letter_names() {
+    for name in
+        ["orders-dlq", "dlq.orders", "orders.DLT", "x_dlt", "dead-letter-orders", "a.dead_letters", "DeadLetter"]
+    {
+        assert!(is_dead_letter_name(name), "{name}");
+    }
+    for name in ["orders", "dlqorders", "adult", "dead.end", "letter-dead", "dead-x-letter", "my-deadlettering"] {
+        assert!(!is_dead_letter_name(name), "{name}");
+    }
+}
+
+#[test]
+fn records_go_where_they_came_from() {
+    let mut world = World::new();
+    assert_eq!(world.decide(&one(&CONNECT), 0), sent_to("orders", Some(1)));
+    world.options.to = Some("narrow".into());
+    assert_eq!(world.decide(&one(&CONNECT), 0), sent_to("narrow", None), "partition 1 is not there: by key");
+    assert_eq!(world.decide(&one(&[]), 0), sent_to("narrow", None));
+}
+
+#[test]
+fn every_reason_to_skip() {
+    let mut world = World::new();
+    let skipped = |why, topic: Option<&str>| Verdict::Skip(why, topic.map(str::to_owned));
+    assert_eq!(world.decide(&one(&[]), 0), skipped(Why::UnknownOrigin, None));
+    let from = |topic| [("__connect.errors.topic", topic), ("__connect.errors.partition", "0"), CONNECT[2]];
+    assert_eq!(world.decide(&one(&from("gone")), 0), skipped(Why::MissingTarget, Some("gone")));
+    assert_eq!(world.decide(&one(&from("failures")), 0), skipped(Why::DeadLetterTarget, Some("failures")));
+    assert_eq!(world.decide(&one(&from("x-dlq")), 0), skipped(Why::DeadLetterTarget, Some("x-dlq")));
+
+    let mut batch = RawBatch::new();
+    push(&mut batch, 3, UNSENDABLE_TIMESTAMP, Some(b"v"), &CONNECT);
+    assert_eq!(world.decide(&batch, 0), skipped(Why::Timestamp, None));
+    world.options.timestamps = Timestamps::Now;
+    assert_eq!(world.decide(&batch, 0), sent_to("orders", Some(1)));
+
+    let id = |offset| RecordId { topic: "failures".into(), generation: 1, partition: 0, offset };
+    world.past.add(&id(3), false);
+    assert_eq!(world.decide(&batch, 0), skipped(Why::UnfinishedRestore, None));
+    world.past.add(&id(3), true);
+    assert_eq!(world.decide(&batch, 0), skipped(Why::AlreadyRestored, None));
+    world.options.include_restored = true;
+    assert_eq!(world.decide(&batch, 0), sent_to("orders", Some(1)));
+
+    world.options.allow_dead_letter_target = true;
+    assert_eq!(world.decide(&one(&from("failures")), 0), sent_to("failures", Some(0)));
+    assert_eq!(world.decide(&one(&from("x-dlq")), 0), skipped(Why::MissingTarget, Some("x-dlq")));
+}
+
+#[test]
+fn a_headers_only_record_is_never_a_tombstone() {
+    let mut world = World::new();
+    world.options.to = Some("orders".into());
+    world.options.include_restored = true;
+    world.options.allow_dead_letter_target = true;
+    let group = [("__dlq.errors.topic", "orders"), ("__dlq.errors.partition", "0"), ("__dlq.errors.offset", "1")];
+    let headers: Vec<_> = group.into_iter().chain([("__dlq.errors.group", "g")]).collect();
+    let mut batch = RawBatch::new();
+    let all = headers.iter().map(|(n, v)| Header { name: n.as_bytes(), value: Some(v.as_bytes()) });
+    batch.push(0, 1, TimestampType::CreateTime, -1, None, None, all);
+    push(&mut batch, 1, 1, None, &CONNECT);
+    assert_eq!(world.decide(&batch, 0), Verdict::Skip(Why::NotCopied, None));
+    assert_eq!(world.decide(&batch, 1), sent_to("orders", Some(1)), "a real tombstone");
+    let by_archive = archived(&batch, 1, PayloadState::NotCopied);
+    let verdict = world.rules().decide(&by_archive, world.past.of("failures", 1, 0));
+    assert_eq!(verdict, Verdict::Skip(Why::NotCopied, None), "the archive said so");
+}
+
+#[test]
+fn the_same_command_has_the_same_digest() {
+    let filter = |since| FilterDoc { since_ms: Some(since), ..FilterDoc::default() };
+    let options = RuleOptions::default();
+    let of = |filter: &FilterDoc, since| digest("a", filter, Some(since), None, &options, "auto").unwrap();
+    assert_eq!(of(&filter(1), "2h"), of(&filter(2), "2h"), "two hours ago is another time by then");
+    assert_ne!(of(&filter(1), "2h"), of(&filter(1), "3h"));
+    let to = RuleOptions { to: Some("x".into()), ..RuleOptions::default() };
+    assert_ne!(of(&filter(1), "2h"), digest("a", &filter(1), Some("2h"), None, &to, "auto").unwrap());
+    assert_ne!(of(&filter(1), "2h"), digest("b", &filter(1), Some("2h"), None, &options, "auto").unwrap());
+}
+
+#[derive(Debug, Clone)]
+struct Record {
+    size: usize,
+    headers: Vec<&'static str>,
+    skipped: bool,
+}
+
+fn record() -> impl Strategy<Value = Record> {
+    let name = prop::sample::select(vec![
+        "__connect.errors.topic",
+        "__connect.errors.stage",
+        "dlq-archiver-restore-count",
+        "ce_id",
+        "x",
+        "x",
+        "",
+    ]);
+    (0..40usize, prop::collection::vec(name, 0..6), any::<bool>()).prop_map(|(size, headers, skipped)| Record {
+        size,
+        headers,
+        skipped,
+    })
+}
+
+proptest! {
+    #[test]
+    fn batches_have_every_record_once_in_order(
+        records in prop::collection::vec(record(), 0..60),
+        max_records in 1..8usize,
+        max_bytes in 1..200usize,
+        skip in 0..10usize,
+    ) {
+        let world = World::new();
+        let rules = world.rules();
+        let mut source = RawBatch::new();
+        for (i, r) in records.iter().enumerate() {
+            let headers: Vec<_> = r.headers.iter().map(|n| (*n, "value")).collect();
+            push(&mut source, i as i64 * 2, 7, Some(&vec![1; r.size]), &headers);
+        }
+        let skip = skip.min(records.len());
+        let mut batcher = Batcher::new(Limits { records: max_records, bytes: max_bytes }, skip as u64);
+        let mut batches = Vec::new();
+        for (i, r) in records.iter().enumerate().skip(skip) {
+            let verdict = match r.skipped {
+                true => Verdict::Skip(Why::UnknownOrigin, None),
+                false => sent_to("orders", None),
+            };
+            batches.extend(batcher.push(&rules, &archived(&source, i, PayloadState::Present), verdict));
+        }
+        batches.extend(batcher.finish());
+
+        let mut next = skip as u64;
+        let mut offsets = Vec::new();
+        for batch in &batches {
+            prop_assert_eq!(batch.start, next);
+            prop_assert!(batch.end > batch.start && batch.rows.len() <= max_records);
+            next = batch.end;
+            prop_assert_eq!(batch.rows.len(), batch.raw.len());
+            let before_last: usize = batch.raw.iter().take(batch.raw.len().max(1) - 1).map(|r| r.payload_len()).sum();
+            prop_assert!(batch.raw.len() < 2 || before_last < max_bytes);
+            for (raw, (id, _)) in batch.raw.iter().zip(&batch.rows) {
+                prop_assert_eq!(id.offset, raw.offset);
+                offsets.push(raw.offset);
+                let record = &records[(raw.offset / 2) as usize];
+                let kept: Vec<&[u8]> = raw.headers.iter().map(|h| h.name).collect();
+                let on_connect = record.headers.contains(&"__connect.errors.topic")
+                    || record.headers.contains(&"__connect.errors.stage");
+                let want: Vec<&[u8]> = record.headers.iter()
+                    .filter(|n| !(n.starts_with("dlq-archiver-") || on_connect && n.starts_with("__connect.errors.")))
+                    .map(|n| n.as_bytes())
+                    .collect();
+                prop_assert_eq!(kept, want);
+            }
+        }
+        prop_assert_eq!(next, records.len() as u64);
+        let want: Vec<i64> = (skip..records.len()).filter(|i| !records[*i].skipped).map(|i| i as i64 * 2).collect();
+        prop_assert_eq!(offsets, want);
+    }
+}

@@ -1,0 +1,499 @@
+//! Restores into a real Kafka, by the real program: byte for byte, and never twice, whatever is killed.
+//!
+//! Wants `DLQ_ARCHIVER_BROKERS`; skipped with a notice without it, failed if `DLQ_ARCHIVER_REQUIRE_SERVICES=1`.
+
+mod support;
+
+use dlq_archiver::format::Format;
+use dlq_archiver::format::restored::{self, Restored};
+use dlq_archiver::kafka::{Admin, Connection, RangeReader};
+use dlq_archiver::record::{Header, RawBatch, RawRecord, TopicPartition};
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use support::{Rec, Run, TestArchive};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The brokers, or `None` where the test is to be skipped.
+fn brokers() -> Option<String> {
+    let brokers = std::env::var("DLQ_ARCHIVER_BROKERS").ok().filter(|b| !b.is_empty());
+    if brokers.is_none() {
+        let required = std::env::var("DLQ_ARCHIVER_REQUIRE_SERVICES").is_ok_and(|v| v == "1");
+        assert!(!required, "DLQ_ARCHIVER_BROKERS is not set, and DLQ_ARCHIVER_REQUIRE_SERVICES=1");
+        eprintln!("skipped: DLQ_ARCHIVER_BROKERS is not set (make services)");
+    }
+    brokers
+}
+
+/// A topic name that no other run has.
+fn fresh(name: &str) -> String {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    format!("restore-{name}-{}-{}", std::process::id(), since.as_micros())
+}
+
+struct World {
+    brokers: String,
+    connection: Connection,
+    archive: TestArchive,
+}
+
+impl World {
+    fn new(brokers: &str, archive: TestArchive) -> Self {
+        Self { brokers: brokers.to_owned(), connection: Connection::new(brokers), archive }
+    }
+
+    async fn topic(&self, name: &str, partitions: i32) {
+        // The archived timestamps are old and odd: without this the records expire on arrival, or are refused.
+        let any_time = [("message.timestamp.after.max.ms", "9223372036854775807"), ("retention.ms", "-1")];
+        Admin::create_topic(&self.connection, name, partitions, &any_time).await.unwrap();
+        let admin = Admin::new(&self.connection).unwrap();
+        let names = [name.to_owned()];
+        let until = Instant::now() + PATIENCE;
+        while !admin.topics(&names, PATIENCE).is_ok_and(|t| t[0].partitions.len() == partitions as usize) {
+            assert!(Instant::now() < until, "{name} does not appear");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    fn args<'a>(&'a self, args: &[&'a str]) -> Vec<&'a str> {
+        let mut all = vec!["restore", "--archive", self.archive.url(), "--brokers", &self.brokers];
+        all.extend_from_slice(args);
+        all
+    }
+
+    fn restore(&self, args: &[&str]) -> Run {
+        support::run(&self.args(args))
+    }
+
+    fn start(&self, args: &[&str]) -> Child {
+        let mut command = support::program();
+        command.args(self.args(args)).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    }
+
+    /// What readers of committed records see in a topic, by partition.
+    fn read(&self, topic: &str) -> BTreeMap<i32, RawBatch> {
+        let admin = Admin::new(&self.connection).unwrap();
+        let partitions = admin.topics(&[topic.to_owned()], PATIENCE).unwrap()[0].partitions.clone();
+        let reader = RangeReader::new(&self.connection).unwrap();
+        let mut read = BTreeMap::new();
+        for partition in partitions {
+            let tp = TopicPartition::new(topic, partition);
+            let (low, high) = admin.watermarks(&tp, PATIENCE).unwrap();
+            let mut batch = RawBatch::new();
+            if low < high {
+                let copied = reader.read(&tp, low, high, PATIENCE, |m| {
+                    m.copy_into(&mut batch)?;
+                    Ok(ControlFlow::Continue(()))
+                });
+                copied.unwrap();
+            }
+            read.insert(partition, batch);
+        }
+        read
+    }
+
+    /// Values in a topic, each with how often it is there.
+    fn values(&self, topic: &str) -> BTreeMap<Vec<u8>, usize> {
+        let mut values = BTreeMap::new();
+        for batch in self.read(topic).values() {
+            for raw in batch.iter() {
+                *values.entry(raw.value.unwrap().to_vec()).or_default() += 1;
+            }
+        }
+        values
+    }
+
+    fn restores(&self) -> PathBuf {
+        self.archive.path("restores")
+    }
+
+    /// The folder of the one restore there is.
+    fn folder(&self) -> PathBuf {
+        let mut folders: Vec<_> = std::fs::read_dir(self.restores()).unwrap().map(|e| e.unwrap().path()).collect();
+        assert_eq!(folders.len(), 1, "{folders:?}");
+        folders.remove(0)
+    }
+
+    fn pieces(&self) -> usize {
+        let Ok(folders) = std::fs::read_dir(self.restores()) else { return 0 };
+        folders.filter_map(|f| std::fs::read_dir(f.ok()?.path().join("sent")).ok()).map(Iterator::count).sum()
+    }
+
+    /// What the lists of all finished restores say, as SQL engines would read them.
+    fn lists(&self) -> Vec<Restored> {
+        let mut rows = Vec::new();
+        for folder in std::fs::read_dir(self.restores()).unwrap() {
+            for file in std::fs::read_dir(folder.unwrap().path()).unwrap() {
+                let path = file.unwrap().path();
+                if path.file_name().unwrap().to_str().unwrap().starts_with("records-") {
+                    restored::read(std::fs::read(path).unwrap().into(), |row| rows.push(row)).unwrap();
+                }
+            }
+        }
+        rows
+    }
+
+    /// Waits until the running restore has written this many more pieces; whether it got there before it ended.
+    fn wait_for_pieces(&self, child: &mut Child, more: usize) -> bool {
+        let (want, until) = (self.pieces() + more, Instant::now() + PATIENCE);
+        while self.pieces() < want {
+            assert!(Instant::now() < until, "no progress");
+            if child.try_wait().unwrap().is_some() {
+                return false;
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        true
+    }
+}
+
+type Headers = Vec<(&'static [u8], Option<&'static [u8]>)>;
+
+/// An archive of `n` records of one topic with two partitions, failed on their way from `origin`.
+async fn numbered(origin: &str, n: usize) -> TestArchive {
+    let mut archive = TestArchive::new(Format::Parquet).await;
+    let dlq = format!("{origin}-dlq");
+    for partition in 0..2 {
+        let mut records = Vec::new();
+        let values: Vec<String> = (0..n / 2).map(|i| format!("{partition}/{i}")).collect();
+        for (i, value) in values.iter().enumerate() {
+            let origin_partition: &[u8] = if i % 3 == 0 { b"0" } else { b"1" };
+            records.push(Rec {
+                offset: i as i64,
+                timestamp_ms: 1_791_468_687_032 + i as i64,
+                key: Some(value.as_bytes()),
+                value: Some(value.as_bytes()),
+                headers: vec![
+                    (b"__connect.errors.topic", Some(origin.as_bytes())),
+                    (b"__connect.errors.partition", Some(origin_partition)),
+                    (b"trace", Some(b"kept")),
+                ],
+            });
+        }
+        // Several cuts, so that batches go over their ends.
+        for (number, cut) in records.chunks(n.div_ceil(7)).enumerate() {
+            let from = (number * n.div_ceil(7)) as i64;
+            archive.cut(&dlq, partition, from, from + cut.len() as i64, support::batch(cut), Vec::new()).await;
+        }
+    }
+    archive
+}
+
+fn expected(n: usize) -> impl Iterator<Item = Vec<u8>> {
+    (0..2).flat_map(move |p| (0..n / 2).map(move |i| format!("{p}/{i}").into_bytes()))
+}
+
+fn assert_exactly_once(world: &World, topic: &str, n: usize) {
+    let values = world.values(topic);
+    for value in expected(n) {
+        let times = values.get(&value).copied().unwrap_or(0);
+        assert_eq!(times, 1, "{} is there {times} times", String::from_utf8_lossy(&value));
+    }
+    assert_eq!(values.len(), n);
+    // The order of each archived partition is kept in each target partition.
+    for batch in world.read(topic).values() {
+        let mut last = BTreeMap::new();
+        for raw in batch.iter() {
+            let value = std::str::from_utf8(raw.value.unwrap()).unwrap();
+            let (partition, i) = value.split_once('/').unwrap();
+            let before = last.insert(partition.to_owned(), i.parse::<usize>().unwrap());
+            assert!(before.is_none_or(|b| b < i.parse().unwrap()), "{value} after {before:?}");
+        }
+    }
+    let listed = world.lists();
+    assert_eq!(listed.len(), n);
+    let read = world.read(topic);
+    for row in listed {
+        let raw = at(&read, &row);
+        let value = format!("{}/{}", row.id.partition, row.id.offset);
+        assert_eq!(raw.value.unwrap(), value.as_bytes(), "the list says what is where");
+    }
+}
+
+fn at<'b>(read: &'b BTreeMap<i32, RawBatch>, row: &Restored) -> RawRecord<'b> {
+    let batch = &read[&row.target_partition];
+    let found = batch.iter().find(|r| r.offset == row.target_offset);
+    found.unwrap_or_else(|| panic!("{row:?} is not there"))
+}
+
+/// Key, value, timestamp, headers.
+type Odd = (Option<&'static [u8]>, Option<&'static [u8]>, i64, Headers);
+
+fn odd_records() -> Vec<Odd> {
+    vec![
+        (Some(b"k"), Some(b"v"), 1_791_468_687_032, vec![(b"a\0b", Some(b"nul")), (b"a\0", None), (b"", Some(b""))]),
+        (None, Some(b""), 1, vec![(b"\xff\xfe", Some(b"\0\x01")), ("größe".as_bytes(), None)]),
+        (Some(b""), None, -1, vec![(b"dup", Some(b"1")), (b"dup", None), (b"dup", Some(b"")), (b"dup", Some(b"1"))]),
+        (Some(b"\xff\0"), Some(&[0xee; 70_000]), 253_402_300_800_000, vec![]),
+        (None, None, 5, vec![(b"dlq-archiver-restore-count", Some(b"3")), (b"kept", Some(b"yes"))]),
+    ]
+}
+
+async fn odd_archive(origin: &str) -> TestArchive {
+    let mut batch = RawBatch::new();
+    for (offset, (key, value, timestamp_ms, mut headers)) in odd_records().into_iter().enumerate() {
+        let topic: &'static [u8] = Box::leak(origin.to_owned().into_boxed_str()).as_bytes();
+        headers.insert(headers.len() / 2, (b"__connect.errors.topic", Some(topic)));
+        headers.push((b"__connect.errors.partition", Some(b"2")));
+        support::push(&mut batch, &Rec { offset: offset as i64, timestamp_ms, key, value, headers });
+    }
+    let mut archive = TestArchive::new(Format::Parquet).await;
+    let to = batch.len() as i64;
+    archive.cut(&format!("{origin}-dlq"), 0, 0, to, batch, Vec::new()).await;
+    archive
+}
+
+async fn every_byte_comes_back(delivery: &str) {
+    let Some(brokers) = brokers() else { return };
+    let origin = fresh("bytes");
+    let world = World::new(&brokers, odd_archive(&origin).await);
+    world.topic(&origin, 3).await;
+    let done = world.restore(&["--all", "--delivery", delivery, "-o", "json"]).json();
+    assert_eq!(done["restored"], 5);
+    assert_eq!(done["delivery"], delivery);
+    let read = world.read(&origin);
+    assert_eq!(read[&2].len(), 5, "{read:?}");
+    for (raw, (key, value, timestamp_ms, headers)) in read[&2].iter().zip(odd_records()) {
+        assert_eq!((raw.key, raw.value, raw.timestamp_ms), (key, value, timestamp_ms));
+        let own = |name: &[u8]| name.starts_with(b"dlq-archiver-");
+        let want: Vec<_> =
+            headers.iter().filter(|h| !own(h.0)).map(|(name, value)| Header { name, value: *value }).collect();
+        assert_eq!(raw.headers.iter().collect::<Vec<_>>(), want);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_byte_comes_back_in_transactions() {
+    every_byte_comes_back("transactional").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_byte_comes_back_plainly() {
+    every_byte_comes_back("plain").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_documented_event_goes_back_as_documented() {
+    let Some(brokers) = brokers() else { return };
+    let world = World::new(&brokers, TestArchive::of_fixtures(Format::Jsonl(Default::default())).await);
+    let dry = world.restore(&["--record-id", "default-dlt/7/0", "--dry-run", "-o", "json"]).json();
+    let by = if dry["to_restore"] == 1 { "groups" } else { "skipped" };
+    assert_eq!(dry[by][0]["target"], "default", "{dry}");
+    // Another topic than that, which may exist with any retention.
+    let to = fresh("documented");
+    world.topic(&to, 1).await;
+    world.restore(&["--record-id", "default-dlt/7/0", "--to", &to]).ok();
+    let lists = world.lists();
+    assert_eq!((lists.len(), &lists[0].target_topic), (1, &to));
+    let read = world.read(&to);
+    let raw = at(&read, &lists[0]);
+    assert_eq!(raw.headers.len(), 13);
+    assert!(raw.headers.iter().all(|h| !h.name.starts_with(b"ce_knativeerror")));
+    assert_eq!((raw.key, raw.timestamp_ms), (None, 1_791_468_687_032));
+    let fixtures = support::fixtures();
+    assert_eq!(raw.value, fixtures[&("default-dlt".to_owned(), 7)].get(0).value);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn headers_only_records_are_never_restored() {
+    let Some(brokers) = brokers() else { return };
+    let world = World::new(&brokers, TestArchive::of_fixtures(Format::Parquet).await);
+    let to = fresh("bare");
+    world.topic(&to, 1).await;
+    let run = world.restore(&["--dialect", "share-group", "--to", &to, "--delivery", "plain", "-o", "json"]);
+    assert_eq!(run.code, 1, "what cannot be restored is told: {run:?}");
+    let document: serde_json::Value = serde_json::from_str(&run.out).unwrap();
+    let skipped = document["skipped_by_reason"]["not_copied"].as_u64().unwrap();
+    let restored = document["restored"].as_u64().unwrap();
+    assert!(skipped > 0 && restored > 0, "{document}");
+    assert_eq!(world.read(&to)[&0].len() as u64, restored);
+    let fixtures = support::fixtures();
+    for row in world.lists() {
+        let source = &fixtures[&(row.id.topic.clone(), row.id.partition)];
+        let raw = source.iter().find(|r| r.offset == row.id.offset).unwrap();
+        assert!(raw.key.is_some() || raw.value.is_some());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_finished_restore_is_not_repeated_unless_asked() {
+    let Some(brokers) = brokers() else { return };
+    let origin = fresh("again");
+    let world = World::new(&brokers, numbered(&origin, 100).await);
+    world.topic(&origin, 2).await;
+    world.restore(&["--topic", &format!("{origin}-dlq"), "--offsets", "0..30"]).ok();
+    assert_eq!(world.values(&origin).len(), 60);
+    let again = world.restore(&["--topic", &format!("{origin}-dlq"), "--offsets", "0..30", "-o", "json"]).json();
+    assert_eq!((&again["to_restore"], &again["skipped"][0]["reason"]), (&0.into(), &"already_restored".into()));
+    // Another command that selects them too.
+    let all = world.restore(&["--all", "-o", "json"]).json();
+    assert_eq!((&all["restored"], &all["skipped_by_reason"]["already_restored"]), (&40.into(), &60.into()));
+    assert_exactly_once(&world, &origin, 100);
+    world.restore(&["--partition", "1", "--include-restored"]).ok();
+    let values = world.values(&origin);
+    assert_eq!((values[&b"0/7"[..]], values[&b"1/7"[..]]), (1, 2));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dry_run_writes_nothing() {
+    let Some(brokers) = brokers() else { return };
+    let origin = fresh("dry");
+    let world = World::new(&brokers, numbered(&origin, 2000).await);
+    world.topic(&origin, 2).await;
+    let dry = world.restore(&["--all", "--dry-run", "-o", "json"]).json();
+    assert_eq!((&dry["to_restore"], &dry["groups"][0]["target"]), (&2000.into(), &origin.as_str().into()));
+    assert!(world.restore(&["--all", "--dry-run"]).ok().contains("2000 of 2000"));
+    assert!(!world.restores().exists());
+    assert!(world.values(&origin).is_empty());
+    let refused = world.restore(&["--all"]);
+    assert!(refused.fails(2).contains("--yes"), "{refused:?}");
+    assert!(!world.restores().exists());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn wrong_targets_are_refused() {
+    let Some(brokers) = brokers() else { return };
+    let origin = fresh("wrong");
+    let world = World::new(&brokers, numbered(&origin, 10).await);
+    assert!(world.restore(&[]).fails(2).contains("--all"));
+    assert!(world.restore(&["--all", "--partition", "1"]).fails(2).contains("--all"));
+    assert!(world.restore(&["--all", "--to", &fresh("missing")]).fails(2).contains("does not exist"));
+    let dlq = format!("{origin}-dlq");
+    world.topic(&dlq, 1).await;
+    assert!(world.restore(&["--all", "--to", &dlq]).fails(2).contains("--allow-dead-letter-target"));
+    let gone = world.restore(&["--all", "-o", "json"]);
+    assert_eq!(gone.code, 1, "{gone:?}");
+    let document: serde_json::Value = serde_json::from_str(&gone.out).unwrap();
+    assert_eq!((&document["skipped"][0]["reason"], &document["to_restore"]), (&"missing_target".into(), &0.into()));
+    world.restore(&["--all", "--to", &dlq, "--allow-dead-letter-target"]).ok();
+    assert_eq!(world.values(&dlq).len(), 10);
+}
+
+/// Kills the same command again and again, then lets it finish.
+async fn killed(delivery: &str) -> Option<(World, String, usize)> {
+    let brokers = brokers()?;
+    let (origin, n) = (fresh("killed"), 3000);
+    let world = World::new(&brokers, numbered(&origin, n).await);
+    world.topic(&origin, 2).await;
+    let args = ["--all", "--yes", "--batch", "20", "--delivery", delivery, "-o", "json"];
+    let mut kills = 0;
+    for more in [1, 7, 20, 3] {
+        let mut child = world.start(&args);
+        kills += usize::from(world.wait_for_pieces(&mut child, more));
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+    assert!(kills >= 3, "it was too fast to be killed half-way");
+    assert!(world.lists().is_empty());
+    let unfinished = world.restore(&["--all", "--yes", "--delivery", delivery, "--dry-run", "-o", "json"]).json();
+    assert!(unfinished["unfinished"]["restore_id"].is_string(), "{unfinished}");
+    // Another command does not send what the unfinished one may have sent.
+    let other = world.restore(&["--partition", "0", "--offsets", "0..1", "--dry-run", "-o", "json"]).json();
+    assert_eq!(other["skipped"][0]["reason"], "unfinished_restore", "{other}");
+    let run = world.restore(&args);
+    assert!(run.err.contains("resuming restore"), "{run:?}");
+    let done = run.json();
+    assert_eq!(done["restored"].as_u64(), Some(n as u64));
+    Some((world, origin, n))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn killed_half_way_in_transactions_nothing_is_twice_and_nothing_missing() {
+    let Some((world, origin, n)) = killed("transactional").await else { return };
+    assert_exactly_once(&world, &origin, n);
+    let again = world.restore(&["--all", "-o", "json"]).json();
+    assert_eq!(again["to_restore"], 0);
+    assert_exactly_once(&world, &origin, n);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn killed_half_way_plainly_nothing_is_missing() {
+    let Some((world, origin, n)) = killed("plain").await else { return };
+    let values = world.values(&origin);
+    assert!(expected(n).all(|v| values.contains_key(&v)), "nothing is missing");
+    let repeated: usize = values.values().map(|times| times - 1).sum();
+    assert!(repeated <= 4 * 20, "at most a batch for each kill: {repeated}");
+    assert_eq!(world.lists().len(), n, "each is listed once");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_signal_ends_it_after_the_open_batch() {
+    let Some(brokers) = brokers() else { return };
+    let (origin, n) = (fresh("signal"), 2000);
+    let world = World::new(&brokers, numbered(&origin, n).await);
+    world.topic(&origin, 2).await;
+    let args = ["--all", "--yes", "--batch", "20"];
+    let mut child = world.start(&args);
+    assert!(world.wait_for_pieces(&mut child, 3));
+    let killed = std::process::Command::new("kill").args(["-TERM", &child.id().to_string()]).status().unwrap();
+    assert!(killed.success());
+    let run: Run = child.wait_with_output().unwrap().into();
+    assert_eq!(run.code, 1, "{run:?}");
+    assert!(run.err.contains("Run the same command to resume"), "{run:?}");
+    world.restore(&args).ok();
+    assert_exactly_once(&world, &origin, n);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_two_processes_the_later_takes_over() {
+    let Some(brokers) = brokers() else { return };
+    let (origin, n) = (fresh("two"), 3000);
+    let world = World::new(&brokers, numbered(&origin, n).await);
+    world.topic(&origin, 2).await;
+    let args = ["--all", "--yes", "--batch", "10"];
+    let mut first = world.start(&args);
+    assert!(world.wait_for_pieces(&mut first, 5));
+    world.restore(&args).ok();
+    let first: Run = first.wait_with_output().unwrap().into();
+    assert_eq!(first.code, 1, "{first:?}");
+    assert!(first.err.contains("nother process"), "{first:?}");
+    assert_exactly_once(&world, &origin, n);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn progress_that_expired_is_noticed() {
+    let Some(brokers) = brokers() else { return };
+    let (origin, n) = (fresh("expired"), 2000);
+    let world = World::new(&brokers, numbered(&origin, n).await);
+    world.topic(&origin, 2).await;
+    let args = ["--all", "--yes", "--batch", "20"];
+    let mut child = world.start(&args);
+    assert!(world.wait_for_pieces(&mut child, 3));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    // As if its group had expired.
+    let plan = world.folder().join("plan.json");
+    let text = std::fs::read_to_string(&plan).unwrap();
+    std::fs::write(&plan, text.replace("\"group\":\"dlq", "\"group\":\"another-dlq")).unwrap();
+    let refused = world.restore(&args);
+    assert_eq!(refused.code, 1, "{refused:?}");
+    assert!(refused.err.contains("--new-plan"), "{refused:?}");
+    let run = world.restore(&["--all", "--yes", "--new-plan", "-o", "json"]);
+    assert_eq!(run.code, 1, "what is perhaps restored is told: {run:?}");
+    let document: serde_json::Value = serde_json::from_str(&run.out).unwrap();
+    let perhaps = document["skipped_by_reason"]["unfinished_restore"].as_u64().unwrap();
+    assert_eq!(document["restored"].as_u64().unwrap() + perhaps, n as u64);
+    assert!(world.values(&origin).values().all(|times| *times == 1), "nothing is twice");
+}
+
+/// `cargo test --release --test restore_kafka -- --ignored --nocapture how_fast`
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "a measurement"]
+async fn how_fast() {
+    let Some(brokers) = brokers() else { return };
+    for delivery in ["transactional", "plain"] {
+        let (origin, n) = (fresh("fast"), 200_000);
+        let world = World::new(&brokers, numbered(&origin, n).await);
+        world.topic(&origin, 2).await;
+        let began = Instant::now();
+        world.restore(&["--all", "--dry-run"]).ok();
+        let dry = began.elapsed();
+        world.restore(&["--all", "--yes", "--delivery", delivery]).ok();
+        let took = (began.elapsed() - dry).as_secs_f64();
+        println!("{delivery}: {n} records in {took:.1} s ({:.0} a second), dry run {dry:?}", n as f64 / took);
+        assert_exactly_once(&world, &origin, n);
+    }
+}
