@@ -320,10 +320,7 @@ impl Tail<'_> {
     /// Shows records as they come.
     fn follow(&mut self, show: &mut Show<'_>) -> Result<()> {
         let mut timeout = Duration::ZERO;
-        loop {
-            if self.stopped() || (self.options.once && self.at_ends()) {
-                return Ok(());
-            }
+        while !(self.stopped() || self.options.once && self.at_ends()) {
             match self.poll(timeout)? {
                 Some(record) => {
                     timeout = Duration::ZERO;
@@ -341,6 +338,7 @@ impl Tail<'_> {
                 self.refresh()?;
             }
         }
+        Ok(())
     }
 
     /// Decodes and shows a record that is selected; breaks at the limit.
