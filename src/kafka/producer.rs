@@ -143,7 +143,8 @@ impl Producer {
             ) {
                 Ok(()) => return Ok(()),
                 Err(Code::QueueFull) if Instant::now() < deadline => {
-                    self.inner.poll(Duration::from_millis(5));
+                    self.serve();
+                    std::thread::sleep(Duration::from_millis(2));
                 }
                 Err(code) => {
                     let doing = format!("cannot send to {}", record.topic);
@@ -211,24 +212,39 @@ impl Producer {
 
     /// The acknowledgements since the last call.
     pub fn acks(&self) -> Vec<Ack> {
-        self.inner.poll(Duration::ZERO);
+        self.serve();
         std::mem::take(&mut *self.inner.context().acks.lock().unwrap_or_else(|e| e.into_inner()))
     }
 
-    /// Waits until every queued record is acknowledged or failed. Not rust-rdkafka's `flush`: that one polls in steps
-    /// of 100 ms, each to its end, which a batch would wait for.
+    /// Waits until every queued record is acknowledged or failed. Not with rust-rdkafka's `flush` and `poll`: the first
+    /// waits out steps of 100 ms, the second spins through the last millisecond of its timeout.
     pub fn flush(&self, timeout: Duration) -> Result<()> {
         let deadline = Instant::now() + timeout;
         loop {
-            // SAFETY: the client is live.
-            let code = unsafe { sys::rd_kafka_flush(self.inner.client().native_ptr(), 0) };
+            self.serve();
+            // SAFETY: the client is live. It waits for at most 2 ms, asleep.
+            let code = unsafe { sys::rd_kafka_flush(self.inner.client().native_ptr(), 2) };
             if code == sys::rd_kafka_resp_err_t::RD_KAFKA_RESP_ERR_NO_ERROR {
                 return Ok(());
             }
             if Instant::now() >= deadline {
                 return Err(self.error("records were not acknowledged", &KafkaError::Flush(code.into())));
             }
-            self.inner.poll(Duration::from_millis(1));
+        }
+    }
+
+    /// Takes the acknowledgements that are there.
+    fn serve(&self) {
+        let taken = || self.inner.context().acks.lock().unwrap_or_else(|e| e.into_inner()).len();
+        let mut before = taken();
+        loop {
+            // One event, of many acknowledgements or of something else.
+            self.inner.poll(Duration::ZERO);
+            let now = taken();
+            if now == before {
+                return;
+            }
+            before = now;
         }
     }
 
@@ -318,7 +334,8 @@ impl Producer {
             if !retriable || Instant::now() >= deadline {
                 return Err((code, text));
             }
-            self.inner.poll(Duration::from_millis(100));
+            self.serve();
+            std::thread::sleep(Duration::from_millis(20));
         }
     }
 
