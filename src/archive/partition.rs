@@ -101,8 +101,16 @@ impl Partition {
             From::Earliest => low,
             From::Latest => high,
             From::Time(ms) => {
-                let found = self.ask(move |shared, tp| shared.admin.offset_for_time(tp, ms, ASK)).await?;
-                found.unwrap_or(high)
+                let time = move |ms| self.ask(move |shared, tp| shared.admin.offset_for_time(tp, ms, ASK));
+                match time(ms).await? {
+                    Some(offset) => offset,
+                    // "No such record", unless the brokers cannot seek by time at all: then rather too much.
+                    None if low < high && time(0).await?.is_none() => {
+                        tracing::warn!("{}: the brokers cannot seek by time: beginning at the log start", self.tp);
+                        low
+                    }
+                    None => high,
+                }
             }
         };
         let genesis = Genesis {

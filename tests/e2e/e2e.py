@@ -153,12 +153,12 @@ def killed(args):
     compare(topic, archive, args.records)
 
 
-def wait_until(what, seconds, condition):
+def wait_until(what, seconds, condition, pause=0.5):
     deadline = time.monotonic() + seconds
     while not (value := condition()):
         if time.monotonic() > deadline:
             fail(f"not within {seconds} s: {what}")
-        time.sleep(0.5)
+        time.sleep(pause)
     return value
 
 
@@ -235,7 +235,75 @@ def slow_store(args):
     compare(topic, archive, count + 100)
 
 
-TESTS = [archives_everything, transactions, jsonl_equals_parquet, killed, follows, slow_store]
+def restores(args):
+    """`restore --error-code 503` by transaction, killed half-way and run again: each record once, byte for byte."""
+    topic = produce("restore-dlq", 8, args.records)
+    archive, target = archive_url("restore"), f"test-{RUN}-restored"
+    run(*archive_command(topic, archive))
+    db = archive_sql.connect()
+    rows = db.execute(
+        f"""SELECT event_id, kafka_timestamp_ms, coalesce(encode(kafka_key_text), kafka_key_bytes),
+                   coalesce(encode(kafka_value_text), kafka_value_bytes), list_transform(kafka_headers, h -> h.name),
+                   list_transform(kafka_headers, h -> coalesce(encode(h.value_text), h.value_bytes))
+            FROM {archive_sql.rows(archive)} WHERE error_code = 503"""
+    ).fetchall()
+    expected = {}
+    for event_id, timestamp, key, value, names, values in rows:
+        headers = [(n, v) for n, v in zip(names, values) if not n.startswith("ce_knativeerror")]
+        expected[event_id] = (timestamp, key, value, headers)
+    create_topic(target, 8)
+    command = [BIN, "restore", "--archive", archive, "--brokers", BROKERS, "--error-code", "503", "--to", target, "--yes"]
+    command += ["--delivery", "transactional", "--quiet"]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    wait_until("a third of the records", 120, lambda: log_size(target) > len(expected) // 3, pause=0.02)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    say(f"killed with {log_size(target)} of {len(expected)} records in the log")
+    run(*command)
+    consumer = confluent_kafka.Consumer(
+        {"bootstrap.servers": BROKERS, "group.id": "e2e", "isolation.level": "read_committed", "enable.partition.eof": True}
+    )
+    consumer.assign([confluent_kafka.TopicPartition(target, p, 0) for p in range(8)])
+    ended, seen = 0, 0
+    while ended < 8:
+        for message in consumer.consume(5000, 1.0):
+            if message.error():
+                ended += 1
+                continue
+            seen += 1
+            headers = message.headers()
+            event_id = dict(headers)["ce_id"].decode()
+            theirs = (message.timestamp()[1], message.key(), message.value(), headers)
+            ours = expected.pop(event_id, None)
+            if ours != theirs:
+                fail(f"event {event_id}: restored {theirs}, archived {ours} (None: twice, or not asked for)")
+    consumer.close()
+    if expected:
+        fail(f"{len(expected)} records were not restored")
+    again = json.loads(run(*command, "-o", "json"))
+    if again["to_restore"] != 0:
+        fail(f"a third run would restore again: {again}")
+    say(f"{seen} records restored once, byte for byte but for ce_knativeerror*")
+
+
+def create_topic(name, partitions):
+    admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": BROKERS})
+    new = confluent_kafka.admin.NewTopic(name, partitions, 1, config={"retention.ms": "-1"})
+    admin.create_topics([new])[name].result()
+
+
+def log_size(topic):
+    """Offsets in a topic, open and aborted transactions included."""
+    consumer = confluent_kafka.Consumer(
+        {"bootstrap.servers": BROKERS, "group.id": "e2e", "isolation.level": "read_uncommitted"}
+    )
+    parts = consumer.list_topics(topic, 10).topics[topic].partitions
+    total = sum(consumer.get_watermark_offsets(confluent_kafka.TopicPartition(topic, p))[1] for p in parts)
+    consumer.close()
+    return total
+
+
+TESTS = [archives_everything, transactions, jsonl_equals_parquet, killed, follows, slow_store, restores]
 
 
 def main():
