@@ -372,10 +372,24 @@ impl Drop for GroupMetadata {
     }
 }
 
-/// The offset that a group has on a topic's partition 0 (a restore's progress); `None` if it never committed one.
+/// The offset that a group has on a topic's partition 0 (a restore's progress); `None` if it never committed one. Waits
+/// for a coordinator that is moving.
 pub fn committed(connection: &Connection, group: &str, topic: &str, timeout: Duration) -> Result<Option<i64>> {
-    let doing = format!("cannot read the progress of group {group}");
+    let deadline = Instant::now() + timeout;
     let consumer = super::Consumer::new(connection, group)?;
+    loop {
+        match committed_once(&consumer, group, topic, timeout) {
+            Err(e) if e.is_unavailable() && Instant::now() < deadline => {
+                tracing::debug!("{e}");
+                std::thread::sleep(Duration::from_millis(200));
+            }
+            other => return other,
+        }
+    }
+}
+
+fn committed_once(consumer: &super::Consumer, group: &str, topic: &str, timeout: Duration) -> Result<Option<i64>> {
+    let doing = format!("cannot read the progress of group {group}");
     let mut list = TopicPartitionList::new();
     list.add_partition(topic, 0);
     let list =

@@ -103,7 +103,15 @@ impl Sink {
             return Ok(None);
         }
         let (connection, group, topic) = (self.connection.clone(), self.group.clone(), topic.to_owned());
-        let offset = blocking(move || kafka::committed(&connection, &group, &topic, PATIENCE)).await?;
+        let offset = blocking(move || kafka::committed(&connection, &group, &topic, PATIENCE)).await;
+        let offset = offset.map_err(|e| match e.kind() {
+            // Seen after a lone broker was cut off in the middle of a commit: its markers were never written.
+            Kind::Unavailable => Error::unavailable(format!(
+                "{e}. If it stays so, a transaction may be hanging: find it with Kafka's `kafka-transactions.sh \
+                 find-hanging`, abort it there, then run the same command again; what it held is sent again"
+            )),
+            _ => e,
+        })?;
         Ok(offset.and_then(|o| u64::try_from(o).ok()))
     }
 
