@@ -1,9 +1,9 @@
 //! Fills a topic with dead letters like VAST DataEngine's, for end-to-end tests and benchmarks. Deterministic: the
 //! same arguments give the same records.
 //!
-//! usage: produce BROKERS TOPIC PARTITIONS COUNT [--transactions] [--append]
+//! usage: produce BROKERS TOPIC PARTITIONS COUNT [--transactions] [--append] [--slowly]
 //!
-//! The topic is created, unless `--append` says that it is there.
+//! The topic is created, unless `--append` says that it is there. `--slowly`: at most 5,000 records a second.
 //!
 //! Records have about 0.9 KB of value, 16 headers, 20 function deployments and 3 days of timestamps. With
 //! `--transactions`, batches of 1,000 records are committed and aborted in turns (of every three, the second is
@@ -108,7 +108,7 @@ fn send(producer: &Producer, topic: &str, partitions: i32, n: u64, count: u64) -
 async fn main() -> dlq_archiver::Result<()> {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let [brokers, topic, partitions, count, rest @ ..] = &args[..] else {
-        eprintln!("usage: produce BROKERS TOPIC PARTITIONS COUNT [--transactions] [--append]");
+        eprintln!("usage: produce BROKERS TOPIC PARTITIONS COUNT [--transactions] [--append] [--slowly]");
         std::process::exit(2);
     };
     let transactions = rest.iter().any(|a| a == "--transactions");
@@ -149,6 +149,9 @@ async fn main() -> dlq_archiver::Result<()> {
             send(&producer, topic, partitions, n, count)?;
             if n % BATCH == 0 {
                 fail_on_first(&producer)?;
+                if rest.iter().any(|a| a == "--slowly") {
+                    tokio::time::sleep(Duration::from_millis(200)).await;
+                }
             }
         }
         producer.flush(timeout)?;

@@ -99,6 +99,8 @@ struct Part {
     batch: RawBatch,
     /// Since when the open batch, or a position without records, waits.
     since: Instant,
+    /// When something came last, or reading was resumed.
+    moved: Instant,
     paused: bool,
     jobs: usize,
 }
@@ -113,6 +115,7 @@ impl Part {
             end: 0,
             batch: RawBatch::new(),
             since: Instant::now(),
+            moved: Instant::now(),
             paused: true,
             jobs: 0,
         }
@@ -147,6 +150,9 @@ pub struct Reader {
 
 /// Well below any `max.poll.interval.ms`.
 const SEEK: Duration = Duration::from_secs(5);
+
+/// A partition that is read and brings nothing for this long does not count as behind.
+const STUCK: Duration = Duration::from_secs(30);
 
 const TICK: Duration = Duration::from_millis(200);
 
@@ -382,12 +388,16 @@ impl Reader {
     /// What time and positions alone bring about: positions that moved without records, ends, ages.
     fn tick(&mut self) {
         self.last_tick = Instant::now();
+        let (policy, once) = (self.settings.policy, self.settings.once);
         for (tp, position) in self.consumer.positions() {
-            if let Some(part) = self.part(&tp).filter(|p| p.state == State::Reading && position > p.next) {
-                part.next = position;
+            if let Some(part) = self.part(&tp).filter(|p| p.state == State::Reading) {
+                // Records behind the end were handed out too, and let go: the position is behind them.
+                let position = if once { position.min(part.end) } else { position };
+                if position > part.next {
+                    (part.next, part.moved) = (position, Instant::now());
+                }
             }
         }
-        let (policy, once) = (self.settings.policy, self.settings.once);
         let mut close = Vec::new();
         for (tp, part) in self.each_mut() {
             if part.state != State::Reading {
@@ -408,7 +418,8 @@ impl Reader {
 
     /// Hands the open batch over, if its range is not empty.
     fn close(&mut self, tp: &TopicPartition) {
-        let Some(part) = self.part(tp).filter(|p| p.next > p.from && p.state != State::Starting) else { return };
+        let read = |p: &&mut Part| p.next > p.from && matches!(p.state, State::Reading | State::Finished);
+        let Some(part) = self.part(tp).filter(read) else { return };
         let records = Arc::new(std::mem::take(&mut part.batch));
         let memory = records.memory();
         let batch = Batch { tp: tp.clone(), assignment: part.assignment, from: part.from, to: part.next, records };
@@ -426,7 +437,8 @@ impl Reader {
             key,
             open: p.batch.memory(),
             reading: p.state == State::Reading,
-            behind: p.next < p.end,
+            // What does not move though it is read must not keep others waiting.
+            behind: p.next < p.end && (p.paused || p.moved.elapsed() < STUCK),
         };
         let loads = self.each().enumerate().map(load).collect();
         let memory = Memory { handed: self.handed, budget: self.settings.memory, full: self.full };
@@ -440,6 +452,7 @@ impl Reader {
         for (i, tp) in parts.into_iter().enumerate() {
             let Some(part) = self.part(&tp).filter(|p| p.paused == read.contains(&i)) else { continue };
             part.paused = !part.paused;
+            part.moved = Instant::now();
             if part.paused { pause.push(tp) } else { resume.push(tp) }
         }
         for (what, result) in [
@@ -495,6 +508,7 @@ fn take(part: &mut Part, message: &Message<'_>, once: bool, counters: &Counters)
     let before = part.batch.payload_len();
     message.copy_into(&mut part.batch)?;
     part.next = offset + 1;
+    part.moved = Instant::now();
     counters.read(1, (part.batch.payload_len() - before) as u64);
     Ok(())
 }

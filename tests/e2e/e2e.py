@@ -235,6 +235,25 @@ def slow_store(args):
     compare(topic, archive, count + 100)
 
 
+def once_while_producing(args):
+    """`--once` again and again while records keep coming: what came behind its end is left for the next run, not lost."""
+    count, topic, archive = 60_000, f"test-{RUN}-once-dlq", archive_url("once")
+    create_topic(topic, 4)
+    producer = subprocess.Popen([PRODUCE, BROKERS, topic, "4", str(count), "--append", "--slowly"])
+    runs, behind = 0, 0
+    while True:
+        done = producer.poll() is not None
+        begin = log_size(topic)
+        run(*archive_command(topic, archive))
+        runs, behind = runs + 1, behind + (log_size(topic) > begin)
+        if done:
+            break
+    if producer.returncode != 0 or behind < 2:
+        fail(f"the producer ended with {producer.returncode}; records came during {behind} runs only")
+    say(f"{runs} runs, records came during {behind} of them")
+    compare(topic, archive, count)
+
+
 def restores(args):
     """`restore --error-code 503` by transaction, killed half-way and run again: each record once, byte for byte."""
     topic = produce("restore-dlq", 8, args.records)
@@ -306,7 +325,7 @@ def log_size(topic):
         consumer.close()
 
 
-TESTS = [archives_everything, transactions, jsonl_equals_parquet, killed, follows, slow_store, restores]
+TESTS = [archives_everything, once_while_producing, transactions, jsonl_equals_parquet, killed, follows, slow_store, restores]
 
 
 def main():
