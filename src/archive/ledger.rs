@@ -49,6 +49,15 @@ pub async fn open_archive(
     now: &str,
 ) -> Result<ArchiveDoc> {
     if store.get(ARCHIVE_KEY).await?.is_none() {
+        // A second archive on top of the first one's ledger and data would be neither.
+        if let Some(found) = store.list(layout::LEDGER_PREFIX, None, Some(1)).await?.objects.first() {
+            return Err(Error::corrupt(format!(
+                "{}: archive.json is missing though {} is there: restore it from an older version or a copy of the \
+                 bucket, or use another --archive",
+                store.url(),
+                found.key
+            )));
+        }
         let doc = ArchiveDoc {
             version: LEDGER_VERSION,
             archive_id: archive_id.to_owned(),

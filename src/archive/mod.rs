@@ -213,13 +213,13 @@ pub async fn run(
     let partitions: Vec<TopicPartition> =
         topics.iter().flat_map(|t| t.partitions.iter().map(|p| TopicPartition::new(&t.name, *p))).collect();
     if options.once {
-        consumer.assign(&partitions)?;
+        consumer.take(&partitions);
     } else {
         consumer.subscribe(&options.topics)?;
     }
     let (commands, command_receiver) = std::sync::mpsc::channel();
     let (event_sender, events) = mpsc::unbounded_channel();
-    let settings = Settings { policy: options.policy, memory: options.memory, once: options.once };
+    let settings = Settings { policy: options.policy, memory: options.memory, once: options.once, wait: options.wait };
     let reader = Reader::new(consumer, settings, event_sender, command_receiver, counters.clone());
     std::thread::Builder::new()
         .name("poll".into())
@@ -334,6 +334,7 @@ impl Tasks {
                 None => self.let_go(batch),
             },
             Event::Stopped { tp, error } => {
+                // Its task still writes what was handed over, and then ends.
                 self.senders.remove(&tp);
                 self.stop(tp, error);
             }

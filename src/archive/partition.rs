@@ -18,7 +18,8 @@ use tokio::sync::mpsc::UnboundedReceiver;
 
 /// The only generation this version writes.
 const GENERATION: u32 = 1;
-const ASK: Duration = Duration::from_secs(10);
+/// How long brokers may take to answer a question.
+pub(super) const ASK: Duration = Duration::from_secs(10);
 
 /// Why a task ended.
 pub enum End {
@@ -78,10 +79,16 @@ impl Partition {
             None => self.begin(low, high).await?,
         };
         let Loaded { genesis, head, leader_epoch, open } = loaded;
+        if genesis.archive_id != self.shared.archive.archive_id {
+            return Err(Error::corrupt(format!(
+                "{}: its ledger is of archive {}, archive.json of {}: one of them is from elsewhere",
+                self.tp, genesis.archive_id, self.shared.archive.archive_id
+            )));
+        }
         let mut writer = Writer { partition: self, genesis, head, leader_epoch };
         writer.check_topic_id().await?;
         if let Some(intent) = open {
-            writer.recover(intent, low, high).await?;
+            writer.recover(intent, high).await?;
         }
         writer.follow_log(low, high).await?;
         tracing::debug!("{}: reading from {} (log {low}..{high})", self.tp, writer.head.next);

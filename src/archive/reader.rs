@@ -96,6 +96,8 @@ struct Part {
     next: i64,
     /// Log end seen at start.
     end: i64,
+    /// Of the record before the first one read; -1 where unknown.
+    leader_epoch: i32,
     batch: RawBatch,
     /// Since when the open batch, or a position without records, waits.
     since: Instant,
@@ -113,6 +115,7 @@ impl Part {
             from: 0,
             next: 0,
             end: 0,
+            leader_epoch: -1,
             batch: RawBatch::new(),
             since: Instant::now(),
             moved: Instant::now(),
@@ -129,6 +132,8 @@ pub struct Settings {
     /// Bytes of raw records that may be held, over all partitions.
     pub memory: usize,
     pub once: bool,
+    /// With `once`: a partition that is read and brings nothing for this long, short of its end, is stopped.
+    pub wait: Duration,
 }
 
 pub struct Reader {
@@ -143,13 +148,12 @@ pub struct Reader {
     handed: usize,
     /// Reading is paused until memory is free again.
     full: bool,
+    /// Partitions were started and the consumer does not know yet.
+    reassign: bool,
     stage: Stage,
     last_tick: Instant,
     failing_since: Option<Instant>,
 }
-
-/// Well below any `max.poll.interval.ms`.
-const SEEK: Duration = Duration::from_secs(5);
 
 /// A partition that is read and brings nothing for this long does not count as behind.
 const STUCK: Duration = Duration::from_secs(30);
@@ -174,6 +178,7 @@ impl Reader {
             assignments: 0,
             handed: 0,
             full: false,
+            reassign: false,
             stage: Stage::Running,
             last_tick: Instant::now(),
             failing_since: None,
@@ -197,6 +202,9 @@ impl Reader {
             if !self.take_commands() || self.is_done() {
                 return Ok(());
             }
+            if self.reassign {
+                self.reassign();
+            }
             self.poll()?;
             while let Some(rebalance) = self.consumer.rebalance() {
                 self.rebalance(rebalance);
@@ -205,6 +213,31 @@ impl Reader {
                 self.tick();
             }
         }
+    }
+
+    /// Tells the consumer anew what to read: every partition that is being read, from its next offset. Once for all
+    /// partitions that were started since the last poll, as it drops what was prefetched.
+    fn reassign(&mut self) {
+        let reading: Vec<_> = self.each().filter(|(_, p)| p.state == State::Reading).map(|(tp, _)| tp).collect();
+        let starts: Vec<_> = self
+            .each()
+            .filter(|(_, p)| p.state == State::Reading)
+            .map(|(tp, p)| (tp, p.next, p.batch.last().map_or(p.leader_epoch, |r| r.leader_epoch)))
+            .collect();
+        let told = self.consumer.read_from(starts.iter().map(|(tp, offset, epoch)| (tp, *offset, *epoch)));
+        // Pauses of an earlier assignment stay in force.
+        if let Err(e) = told.and_then(|()| self.consumer.resume(&reading)) {
+            // A rebalance is under way: it is tried again after the next poll.
+            tracing::debug!("{e}");
+            return;
+        }
+        self.reassign = false;
+        for tp in &reading {
+            if let Some(part) = self.part(tp) {
+                part.paused = false;
+            }
+        }
+        self.balance();
     }
 
     fn is_done(&self) -> bool {
@@ -278,9 +311,7 @@ impl Reader {
         let assignment = self.assignments;
         let Some(part) = self.part(tp) else { return };
         *part = Part::starting(assignment);
-        if let Err(e) = self.consumer.pause(std::slice::from_ref(tp)) {
-            tracing::warn!("cannot pause {tp}: {e}");
-        }
+        self.reassign = true;
         self.send(Event::Assigned { tp: tp.clone(), assignment });
     }
 
@@ -324,17 +355,14 @@ impl Reader {
                     return;
                 }
                 let done = self.settings.once && offset >= end;
-                if !done && let Err(error) = self.consumer.seek(&tp, offset, leader_epoch, SEEK) {
-                    tracing::warn!("{error}: trying again");
-                    return self.restart(&tp);
-                }
                 if let Some(part) = self.part(&tp) {
                     part.state = if done { State::Finished } else { State::Reading };
                     (part.from, part.next, part.end) = (offset, offset, end);
+                    part.leader_epoch = leader_epoch;
                     part.batch = RawBatch::new();
                     part.since = Instant::now();
                 }
-                self.balance();
+                self.reassign |= !done;
             }
             Command::Done { tp, assignment, memory, durable } => {
                 self.handed -= memory;
@@ -376,7 +404,7 @@ impl Reader {
     }
 
     fn stop(&mut self, tp: &TopicPartition) {
-        let _ = self.consumer.pause(std::slice::from_ref(tp));
+        self.reassign = true;
         if let Some(part) = self.part(tp) {
             part.state = State::Stopped;
             part.batch = RawBatch::new();
@@ -413,7 +441,29 @@ impl Reader {
         for tp in &close {
             self.close(tp);
         }
+        self.stop_silent();
         self.balance();
+    }
+
+    /// With `--once`: brokers that went away, or a topic that was deleted, must not be waited for without end.
+    fn stop_silent(&mut self) {
+        let wait = self.settings.wait;
+        if !self.settings.once {
+            return;
+        }
+        let silent = |p: &Part| p.state == State::Reading && !p.paused && p.moved.elapsed() > wait;
+        let silent: Vec<_> = self.each().filter(|(_, p)| silent(p)).map(|(tp, p)| (tp, p.next, p.end)).collect();
+        for (tp, next, end) in silent {
+            let why = self.consumer.last_error().map_or_else(String::new, |e| format!(" ({e})"));
+            let error = Error::unavailable(format!(
+                "nothing came from offset {next} on, short of {end}, for {} s{why}. What is archived is safe: run it again",
+                wait.as_secs()
+            ));
+            // What was read is archived; the rest is for the next run.
+            self.close(&tp);
+            self.stop(&tp);
+            self.send(Event::Stopped { tp, error });
+        }
     }
 
     /// Hands the open batch over, if its range is not empty.
@@ -493,7 +543,7 @@ impl Reader {
 
 fn take(part: &mut Part, message: &Message<'_>, once: bool, counters: &Counters) -> Result<()> {
     let offset = message.offset();
-    // Not told to read yet, or fetched before a seek.
+    // Not told to read yet, or fetched before it was told to read from elsewhere.
     if part.state != State::Reading || offset < part.next {
         return Ok(());
     }

@@ -3,9 +3,10 @@
 //! Reads the ledger's range from Kafka again. Invariant: every object that an intent names is created, with the rows
 //! that can be proven by their checksums, or with none; what is gone is a gap in the manifest.
 
+use super::partition::ASK;
 use super::writer::Writer;
 use crate::cut::{self, CutRange, Group};
-use crate::error::{Error, Result};
+use crate::error::{Error, Kind, Result};
 use crate::format::Format;
 use crate::kafka::RangeReader;
 use crate::ledger::{
@@ -21,11 +22,16 @@ use std::time::Duration;
 
 impl Writer<'_> {
     /// Finishes a cut that was begun: creates every object that its intent names, with the rows that Kafka still has.
-    pub(super) async fn recover(&mut self, intent: Intent, low: i64, high: i64) -> Result<()> {
+    pub(super) async fn recover(&mut self, intent: Intent, high: i64) -> Result<()> {
         let tp = self.partition.tp.clone();
         tracing::info!("{tp}: finishing the cut {}..{} that was begun before", intent.from, intent.to);
         if high < intent.to {
-            return Err(self.recreated(high));
+            // Concluded only from the leader's answer, seen twice.
+            tokio::time::sleep(Duration::from_millis(500)).await;
+            let (_, high) = self.partition.watermarks().await?;
+            if high < intent.to {
+                return Err(self.recreated(high, intent.to));
+            }
         }
         let intent = Arc::new(intent);
         let format = Format::parse(&intent.extension)
@@ -43,7 +49,7 @@ impl Writer<'_> {
         }
         if !absent.is_empty() {
             let objects: Vec<IntentObject> = absent.iter().map(|&i| intent.objects[i].clone()).collect();
-            let (records, groups) = self.read_again(&intent, &objects, low).await?;
+            let (records, groups) = self.read_again(&intent, &objects).await?;
             self.check_topic_id().await?;
             let created = self.create_objects(&intent, &objects, format, &Arc::new(records), &groups).await?;
             found.extend(absent.into_iter().zip(created));
@@ -61,12 +67,7 @@ impl Writer<'_> {
     }
 
     /// Reads the offsets of these objects again and checks each against the checksum in the intent.
-    async fn read_again(
-        &self,
-        intent: &Arc<Intent>,
-        objects: &[IntentObject],
-        low: i64,
-    ) -> Result<(RawBatch, Vec<Group>)> {
+    async fn read_again(&self, intent: &Arc<Intent>, objects: &[IntentObject]) -> Result<(RawBatch, Vec<Group>)> {
         // Offset -> (object, checksum).
         let mut wanted: HashMap<i64, (usize, u64)> = HashMap::new();
         for (i, object) in objects.iter().enumerate() {
@@ -77,20 +78,22 @@ impl Writer<'_> {
             wanted.extend(offsets.iter().zip(checksums).map(|(offset, checksum)| (offset as i64, (i, checksum))));
         }
         let wanted = Arc::new(wanted);
-        let (from, to) = (intent.from.max(low), intent.to);
+        let (from, to) = (intent.from, intent.to);
         let count = objects.len();
-        if from >= to {
-            let groups = objects.iter().map(|o| Group { dt: o.dt.clone(), pipeline: o.pipeline.clone(), rows: vec![] });
-            return Ok((RawBatch::new(), groups.collect()));
-        }
         let (records, rows) = self
             .partition
             .ask(move |shared, tp| {
                 let mut records = RawBatch::new();
                 let mut rows = vec![Vec::new(); count];
                 let mut scratch = Vec::new();
+                // Asked in each attempt: retention goes on while the range is read.
+                let (low, _) = shared.admin.watermarks(tp, ASK)?;
+                let start = from.max(low);
+                if start >= to {
+                    return Ok((records, rows));
+                }
                 let reader = RangeReader::new(&shared.connection)?;
-                reader.read(tp, from, to, Duration::from_secs(60), |message| {
+                let read = reader.read(tp, start, to, Duration::from_secs(60), |message| {
                     if let Some(&(object, checksum)) = wanted.get(&message.offset()) {
                         message.copy_into(&mut records)?;
                         let row = records.len() - 1;
@@ -105,8 +108,14 @@ impl Writer<'_> {
                         rows[object].push(row as u32);
                     }
                     Ok(ControlFlow::Continue(()))
-                })?;
-                Ok((records, rows))
+                });
+                match read {
+                    Ok(_) => Ok((records, rows)),
+                    Err(e) if e.kind() == Kind::Failed && shared.admin.watermarks(tp, ASK)?.0 > start => {
+                        Err(Error::unavailable("retention moved on while the range was read"))
+                    }
+                    Err(e) => Err(e),
+                }
             })
             .await?;
         let groups = objects.iter().zip(rows);
@@ -124,7 +133,7 @@ impl Writer<'_> {
         let (low, high) = self.partition.watermarks().await?;
         match plan::log_state(self.head.next, low, high) {
             LogState::Continues => Ok(()),
-            LogState::Recreated { high } => Err(self.recreated(high)),
+            LogState::Recreated { high } => Err(self.recreated(high, self.head.next)),
             LogState::Lost { to } => {
                 let gap = Gap { from: self.head.next, to, kind: GapKind::Lost };
                 let range = CutRange { from: gap.from, to, cut_at_us: self.shared().now_us() };
@@ -148,12 +157,12 @@ impl Writer<'_> {
         }
     }
 
-    fn recreated(&self, high: i64) -> Error {
+    fn recreated(&self, high: i64, archived: i64) -> Error {
         Error::corrupt(format!(
-            "{}: the log ends at {high}, below the archive's checkpoint {}: the topic was deleted and made anew, or its \
+            "{}: the log ends at {high}, below {archived}, to where it was archived: the topic was deleted and made anew, or its \
              log was truncated. Nothing of the old archive is touched. Archive the new topic under another --archive \
              address",
-            self.partition.tp, self.head.next
+            self.partition.tp
         ))
     }
 }

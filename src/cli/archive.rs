@@ -29,7 +29,7 @@ pub struct Args {
     #[arg(long, env = "DLQ_ARCHIVER_GROUP")]
     group: Option<String>,
 
-    /// Where a partition begins that the archive does not have yet: earliest, latest, or a time (RFC 3339, date, or 2h ago)
+    /// Where a partition begins that the archive does not have yet: earliest, latest, or a time (RFC 3339, date, milliseconds since 1970, or 2h for two hours ago)
     #[arg(long, default_value = "earliest", env = "DLQ_ARCHIVER_FROM")]
     from: String,
 

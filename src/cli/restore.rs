@@ -28,7 +28,7 @@ const UNASKED: u64 = 1000;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Each record goes back to the topic it came from, without the headers that were added when it \
     failed. The same command again goes on where a killed one stopped, and skips what is restored.\n\nExamples:\n  \
-    dlq-archiver restore --archive s3://compliance/dlq --error-class TimeoutException --since 2h --dry-run\n  \
+    dlq-archiver restore --archive s3://compliance/dlq --error-class '^.*TimeoutException$' --since 2h --dry-run\n  \
     dlq-archiver restore --archive file:///var/dlq --record-id orders-dlq/0/42 --to orders-retry")]
 pub struct Args {
     /// Every record of the archive, if no filter is given

@@ -101,6 +101,18 @@ fn spring_retry_topics_before_a_dead_letter_topic_are_the_older_hop() {
 }
 
 #[test]
+fn spring_key_failures_in_retry_topics_have_a_prefix_of_their_own() {
+    let dialects = Dialects::builtin();
+    let headers = [h("kafka_key-exception-fqcn", "E"), h("kafka_key-exception-message", "bad key"), h("trace", "1")];
+    let d = decode(&dialects, &headers);
+    assert_eq!(
+        (d.dialect.as_ref(), d.error_class.as_deref(), d.error_message.as_deref()),
+        ("spring", Some("E"), Some("bad key"))
+    );
+    assert_eq!(dialects.strips(&batch_of(None, None, &headers).get(0)), [true, true, false]);
+}
+
+#[test]
 fn spring_attempts_are_those_made() {
     let attempts = |value: &[u8]| builtin(&[(b"retry_topic-attempts", Some(value)), h("kafka_dlt-x", "")]);
     assert_eq!(attempts(&[4]).attempts, Some(3));

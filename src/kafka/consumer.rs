@@ -1,7 +1,7 @@
-//! The group consumer: polls, tells rebalances, seeks, commits.
+//! The group consumer: polls, tells rebalances, reads from given offsets, commits.
 //!
 //! Decides nothing: what a partition's next offset is comes from the ledger, through the caller. The rebalance
-//! callback only assigns and pauses.
+//! callback only takes note.
 
 use super::{Connection, LastError, Message, error};
 use crate::error::{Error, Result};
@@ -15,12 +15,12 @@ use rdkafka::types::RDKafkaRespErr;
 use rdkafka_sys as sys;
 use std::collections::VecDeque;
 use std::sync::Mutex;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Partitions that the group gave or took.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Rebalance {
-    /// Assigned, and paused: nothing is read before [`Consumer::start`].
+    /// Ours now; nothing is read before [`Consumer::read_from`].
     Assigned(Vec<TopicPartition>),
     Revoked(Vec<TopicPartition>),
 }
@@ -46,15 +46,12 @@ fn partitions(list: &TopicPartitionList) -> Vec<TopicPartition> {
 }
 
 impl ConsumerContext for Context {
-    /// Assigns and pauses, nothing else. The protocol is eager (`range,roundrobin`).
+    /// Takes note, and assigns nothing yet: what is read, and from where, is said by [`Consumer::read_from`] once the
+    /// caller knows. The protocol is eager (`range,roundrobin`).
     fn rebalance(&self, consumer: &BaseConsumer<Self>, code: RDKafkaRespErr, list: &mut TopicPartitionList) {
         let done = if code == RDKafkaRespErr::RD_KAFKA_RESP_ERR__ASSIGN_PARTITIONS {
-            // A position of its own, or librdkafka would look for the committed one, find none for a new group, and
-            // leave the partition in a state that refuses every seek.
-            let assigned = list.set_all_offsets(Offset::End).and_then(|()| consumer.assign(list));
-            let done = assigned.and_then(|()| consumer.pause(list));
             self.push(Rebalance::Assigned(partitions(list)));
-            done
+            consumer.assign(&TopicPartitionList::new())
         } else {
             self.push(Rebalance::Revoked(partitions(list)));
             consumer.unassign()
@@ -120,26 +117,28 @@ impl Consumer {
         self.inner.subscribe(&topics).map_err(|e| error("cannot subscribe", &e, None))
     }
 
-    /// Takes partitions without a group, paused, as if a rebalance had assigned them.
-    pub fn assign(&self, topic_partitions: &[TopicPartition]) -> Result<()> {
-        let mut list = TopicPartitionList::new();
-        for tp in topic_partitions {
-            // Replaced by `start` before anything is read.
-            list.add_partition_offset(&tp.topic, tp.partition, Offset::End)
-                .map_err(|e| error(&format!("cannot assign {tp}"), &e, None))?;
-        }
-        self.inner.assign(&list).map_err(|e| error("cannot assign partitions", &e, None))?;
-        self.inner.pause(&list).map_err(|e| error("cannot pause partitions", &e, None))?;
+    /// Takes partitions without a group, as if a rebalance had assigned them.
+    pub fn take(&self, topic_partitions: &[TopicPartition]) {
         self.inner.context().push(Rebalance::Assigned(topic_partitions.to_vec()));
-        Ok(())
     }
 
-    /// Takes partitions without a group, in place of those taken before, and reads each from its offset at once.
-    pub fn read_from<'p>(&self, starts: impl IntoIterator<Item = (&'p TopicPartition, i64)>) -> Result<()> {
+    /// Reads these partitions, each from its offset, in place of those read before; what was fetched and not handed
+    /// out is dropped. `leader_epoch`: of the record before that offset, -1 if unknown; with it a broker can tell that
+    /// the log diverged (KIP-320).
+    ///
+    /// Offsets are absolute, and a seek is never used: librdkafka repeats the look-up of a logical offset that a seek
+    /// overtook, half a second later, and then reads from there, past records that nobody has seen.
+    pub fn read_from<'p>(&self, starts: impl IntoIterator<Item = (&'p TopicPartition, i64, i32)>) -> Result<()> {
         let mut list = TopicPartitionList::new();
-        for (tp, offset) in starts {
+        let mut epochs = Vec::new();
+        for (tp, offset, leader_epoch) in starts {
             list.add_partition_offset(&tp.topic, tp.partition, Offset::Offset(offset))
                 .map_err(|e| error(&format!("cannot assign {tp}"), &e, None))?;
+            epochs.push(leader_epoch);
+        }
+        for (i, epoch) in epochs.into_iter().enumerate().filter(|(_, epoch)| *epoch >= 0) {
+            // SAFETY: the list has as many elements as epochs were pushed, in the same order.
+            unsafe { sys::rd_kafka_topic_partition_set_leader_epoch((*list.ptr()).elems.add(i), epoch) };
         }
         self.inner.assign(&list).map_err(|e| error("cannot assign partitions", &e, None))
     }
@@ -156,7 +155,9 @@ impl Consumer {
             Some(Err(e)) => match e.rdkafka_error_code() {
                 Some(Code::AutoOffsetReset | Code::OffsetOutOfRange | Code::LogTruncation) => Polled::OutOfRange,
                 // Told again by the metadata refresh or by the group's coordinator when it is over.
-                Some(Code::UnknownTopicOrPartition | Code::UnknownTopic | Code::PollExceeded) => {
+                Some(
+                    Code::UnknownTopicOrPartition | Code::UnknownTopic | Code::UnknownPartition | Code::PollExceeded,
+                ) => {
                     tracing::debug!("consumer: {e}");
                     Polled::Idle
                 }
@@ -168,41 +169,6 @@ impl Consumer {
     /// The next rebalance that happened during a poll.
     pub fn rebalance(&self) -> Option<Rebalance> {
         self.inner.context().rebalances.lock().unwrap_or_else(|e| e.into_inner()).pop_front()
-    }
-
-    /// Reads `tp` from `offset` on; it stays paused. `leader_epoch` is that of the last archived record, -1 if
-    /// unknown: with it a broker can tell that the log diverged (KIP-320).
-    ///
-    /// # Errors
-    /// [`crate::Kind::Unavailable`] if the partition is not assigned yet or its leader does not answer: try again.
-    pub fn seek(&self, tp: &TopicPartition, offset: i64, leader_epoch: i32, timeout: Duration) -> Result<()> {
-        let deadline = Instant::now() + timeout;
-        loop {
-            match self.try_seek(tp, offset, leader_epoch, timeout) {
-                // An assignment takes effect in librdkafka's own thread, some time after it was told.
-                Err(e) if e.is_unavailable() && Instant::now() < deadline => {
-                    std::thread::sleep(Duration::from_millis(20));
-                }
-                other => return other,
-            }
-        }
-    }
-
-    fn try_seek(&self, tp: &TopicPartition, offset: i64, leader_epoch: i32, timeout: Duration) -> Result<()> {
-        let doing = format!("cannot seek {tp} to {offset}");
-        let mut list = TopicPartitionList::new();
-        list.add_partition_offset(&tp.topic, tp.partition, Offset::Offset(offset))
-            .map_err(|e| error(&doing, &e, None))?;
-        if leader_epoch >= 0 {
-            // SAFETY: the list has exactly one element, added above.
-            unsafe { sys::rd_kafka_topic_partition_set_leader_epoch((*list.ptr()).elems, leader_epoch) };
-        }
-        let list =
-            self.inner.seek_partitions(list, timeout).map_err(|e| Error::unavailable(format!("{doing}: {e}")))?;
-        for element in list.elements() {
-            element.error().map_err(|e| Error::unavailable(format!("{doing}: {e}")))?;
-        }
-        Ok(())
     }
 
     pub fn pause(&self, topic_partitions: &[TopicPartition]) -> Result<()> {

@@ -178,7 +178,7 @@ struct Tail<'t> {
 impl Tail<'_> {
     /// Reads every partition from its position.
     fn assign(&self) -> Result<()> {
-        self.consumer.read_from(self.positions.iter().map(|(tp, p)| (tp, p.next)))
+        self.consumer.read_from(self.positions.iter().map(|(tp, p)| (tp, p.next, -1)))
     }
 
     fn stopped(&self) -> bool {
