@@ -229,6 +229,7 @@ def rebalances(args):
     topic, archive, group = produce("rebalance-dlq", 8, count), archive_url("rebalance"), f"rebalance-{RUN}"
     command = archive_command(topic, archive, "--group", group, "--cut-age", "4s")
     command.remove("--once")
+    command += ["-X", "session.timeout.ms=6000"]  # the brokers wait so long for who was killed
     members_now = []
     for _ in range(4):
         members_now.append(start(command))
