@@ -184,6 +184,27 @@ async fn a_topic_made_anew_stops_its_partition() {
     assert_eq!(in_archive(&url).await, before);
 }
 
+/// A new archive on top of an old one's ledger would mix formats and lose the group's name.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lost_archive_json_is_not_made_anew() {
+    let broker = MockBroker::start().unwrap();
+    broker.create_topic("lost-dlq", 1).unwrap();
+    let brokers = broker.brokers();
+    produce(&Connection::new(&brokers), "lost-dlq", &odd_records());
+    let folder = tempfile::tempdir().unwrap();
+    let url = format!("file://{}", folder.path().display());
+    let archive = || {
+        let args = ["archive", "--once", "--topic", "lost-dlq", "--brokers", &brokers, "--archive", &url, "--quiet"];
+        program(&args).output().unwrap()
+    };
+    assert_eq!(archive().status.code(), Some(0));
+    std::fs::remove_file(folder.path().join("archive.json")).unwrap();
+    let out = archive();
+    assert_eq!(out.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&out.stderr).contains("archive.json is missing"), "{out:?}");
+    assert!(!folder.path().join("archive.json").exists());
+}
+
 /// The brokers of a real Kafka; `None`, with a notice, where there is none and none is required.
 fn brokers() -> Option<String> {
     let brokers = std::env::var("DLQ_ARCHIVER_BROKERS").ok();

@@ -133,7 +133,7 @@ impl Writer<'_> {
     async fn create_object(&self, planned: &IntentObject, encoded: Encoded) -> Result<(DataObject, RoaringTreemap)> {
         let Encoded { bytes, object } = encoded;
         let format = Format::of_key(&object.key).unwrap_or_default();
-        let missing = planned.rows - object.rows;
+        let missing = planned.rows.saturating_sub(object.rows);
         let mut meta = ObjectMeta::new(format.content_type())
             .with("sha256", object.sha256.clone())
             .with("rows", object.rows.to_string());
