@@ -158,7 +158,7 @@ def killed(args):
     kills = 0
     while kills < args.kills:
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        time.sleep(0.4 + chance.random() * args.records / 175_000)
+        time.sleep(0.4 + chance.random() * args.records / 400_000)
         if process.poll() is not None:
             break
         process.send_signal(signal.SIGKILL)
