@@ -231,7 +231,7 @@ async fn brokers_without_topic_ids_are_not_waited_for() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_topic_deleted_while_it_is_drained_stops_its_partition() {
     let Some(mut connection) = kafka() else { return };
-    let tp = TopicPartition::new(&format!("gone-{}-dlq", uuid::Uuid::new_v4().simple()), 0);
+    let tp = TopicPartition::new(format!("gone-{}-dlq", uuid::Uuid::new_v4().simple()), 0);
     Admin::create_topic(&connection, &tp.topic, 1, &[]).await.unwrap();
     produce(&connection, &tp, 2000, 10_000);
     // So that most of it is still in Kafka when it goes.
@@ -268,7 +268,7 @@ async fn a_topic_deleted_while_it_is_drained_stops_its_partition() {
 #[tokio::test(flavor = "multi_thread")]
 async fn retention_that_moves_during_recovery_is_told() {
     let Some(connection) = kafka() else { return };
-    let tp = TopicPartition::new(&format!("expire-{}-dlq", uuid::Uuid::new_v4().simple()), 0);
+    let tp = TopicPartition::new(format!("expire-{}-dlq", uuid::Uuid::new_v4().simple()), 0);
     Admin::create_topic(&connection, &tp.topic, 1, &[]).await.unwrap();
     produce(&connection, &tp, 100, 10);
     let inner = memory();
