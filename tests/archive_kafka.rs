@@ -205,6 +205,35 @@ async fn a_lost_archive_json_is_not_made_anew() {
     assert!(!folder.path().join("archive.json").exists());
 }
 
+/// The ledger of one of two topics is lost: the group's offset gives it away.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_partition_without_the_ledger_that_its_group_remembers_is_told() {
+    let broker = MockBroker::start().unwrap();
+    let brokers = broker.brokers();
+    for topic in ["kept-dlq", "lost-dlq"] {
+        broker.create_topic(topic, 1).unwrap();
+        produce(&Connection::new(&brokers), topic, &odd_records());
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let url = format!("file://{}", folder.path().display());
+    let archive = || {
+        let topics = ["--topic", "kept-dlq", "--topic", "lost-dlq"];
+        let args = ["archive", "--once", "--brokers", &brokers, "--archive", &url];
+        let out = program(&args).args(topics).output().unwrap();
+        assert_eq!(out.status.code(), Some(0), "{out:?}");
+        String::from_utf8(out.stderr).unwrap()
+    };
+    for _ in 0..2 {
+        assert!(!archive().contains("has committed offset"));
+    }
+    std::fs::remove_dir_all(folder.path().join("ledger/lost-dlq")).unwrap();
+    let told = archive();
+    let count = odd_records().len();
+    let warning = format!("has committed offset {count}, and the ledger ends at 0");
+    assert!(told.lines().any(|l| l.contains("lost-dlq/0") && l.contains(&warning)), "{told}");
+    assert!(!told.contains("kept-dlq/0: the group"), "{told}");
+}
+
 /// The brokers of a real Kafka; `None`, with a notice, where there is none and none is required.
 fn brokers() -> Option<String> {
     let brokers = std::env::var("DLQ_ARCHIVER_BROKERS").ok();

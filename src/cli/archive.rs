@@ -70,10 +70,6 @@ pub struct Args {
     #[arg(long, default_value = "20s", value_parser = duration, env = "DLQ_ARCHIVER_GRACE", help_heading = "Patience")]
     grace: Duration,
 
-    /// Not a flag: whether brokers are asked for topic ids.
-    #[arg(skip = true)]
-    topic_ids: bool,
-
     #[command(flatten)]
     output: OutputArgs,
     #[command(flatten)]
@@ -97,11 +93,6 @@ enum CompressionArg {
 }
 
 impl Args {
-    /// For the embedded broker, which has none and would let the question time out.
-    pub fn without_topic_ids(&mut self) {
-        self.topic_ids = false;
-    }
-
     fn options(&self) -> Result<Options> {
         let format = match (self.format, self.compression) {
             (FormatArg::Parquet, None) => Format::Parquet,
@@ -136,7 +127,6 @@ impl Args {
             memory: self.memory,
             start_timeout: self.start_timeout,
             wait: self.wait,
-            topic_ids: self.topic_ids,
         })
     }
 }
@@ -203,6 +193,7 @@ fn print(outcome: &Outcome, output: Output) -> Result<()> {
             "records": c.archived_records,
             "bytes_read": c.read_bytes,
             "cuts": c.cuts,
+            "cuts_found": c.cuts_found,
             "objects": c.objects,
             "bytes_stored": c.object_bytes,
             "lost": c.lost,
@@ -211,12 +202,17 @@ fn print(outcome: &Outcome, output: Output) -> Result<()> {
         return output::line(&document.to_string());
     }
     output::line(&format!(
-        "archived {} records of {} partitions in {} cuts: {} objects, {}{}{}",
+        "archived {} records of {} partitions in {} cuts: {} objects, {}{}{}{}",
         c.archived_records,
         outcome.partitions,
         c.cuts,
         c.objects,
         human_bytes(c.object_bytes),
+        if c.cuts_found > 0 {
+            format!("; {} of the cuts were there already, perhaps counted by another archiver too", c.cuts_found)
+        } else {
+            String::new()
+        },
         if c.lost > 0 { format!("; {} offsets were LOST to retention before this run", c.lost) } else { String::new() },
         if outcome.stopped.is_empty() {
             String::new()
