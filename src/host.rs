@@ -16,7 +16,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::sync::oneshot;
 
 /// A machine in a test's hand.
-pub trait Simulation {
+pub trait Simulation: Send + Sync {
     fn now(&self) -> Instant;
     /// Microseconds since 1970.
     fn now_us(&self) -> i64;
@@ -42,6 +42,10 @@ fn simulated() -> Option<Arc<dyn Simulation>> {
 
 pub fn now() -> Instant {
     simulated().map_or_else(Instant::now, |s| s.now())
+}
+
+pub fn since(then: Instant) -> Duration {
+    now().saturating_duration_since(then)
 }
 
 /// Microseconds since 1970.

@@ -6,7 +6,7 @@ use crate::faults::Faults;
 use crate::rng::Rng;
 use async_trait::async_trait;
 use dlq_archiver::archive::cluster::{Cluster, Described, Incoming, Poll};
-use dlq_archiver::kafka::{Polled, Rebalance, TopicInfo};
+use dlq_archiver::kafka::{Polled, Rebalance, TopicId, TopicInfo};
 use dlq_archiver::record::{Header, RawBatch, RawRecord, TimestampType, TopicPartition};
 use dlq_archiver::{Error, Result};
 use roaring::RoaringTreemap;
@@ -69,8 +69,9 @@ impl Log {
             None => Fate::NotYet,
             Some(Slot::Marker | Slot::Record { state: State::Aborted, .. }) => Fate::Never,
             Some(Slot::Record { state: State::Open, .. }) => Fate::NotYet,
-            Some(Slot::Record { .. }) if offset < self.start => Fate::Expired,
+            // Compacted while it was in the log, whatever retention did later.
             Some(Slot::Record { compacted: true, .. }) => Fate::Compacted,
+            Some(Slot::Record { .. }) if offset < self.start => Fate::Expired,
             Some(Slot::Record { .. }) => Fate::There,
         }
     }
@@ -172,7 +173,11 @@ impl Broker {
 
     pub fn partitions(&self) -> Vec<TopicPartition> {
         let inner = self.lock();
-        inner.topics.iter().flat_map(|(n, t)| (0..t.logs.len()).map(|p| TopicPartition::new(n, p as i32))).collect()
+        inner
+            .topics
+            .iter()
+            .flat_map(|(n, t)| (0..t.logs.len()).map(move |p| TopicPartition::new(n, p as i32)))
+            .collect()
     }
 
     /// One thing that producers, retention or compaction do.
@@ -183,9 +188,8 @@ impl Broker {
         let Some(topic) = topics.get_mut(&tp.topic) else { return };
         let id = topic.id.clone();
         let Some(log) = topic.logs.get_mut(tp.partition as usize) else { return };
-        let open: Vec<usize> = (0..log.slots.len())
-            .filter(|i| matches!(log.slots[*i], Slot::Record { state: State::Open, .. }))
-            .collect();
+        let open: Vec<usize> =
+            (0..log.slots.len()).filter(|i| matches!(log.slots[*i], Slot::Record { state: State::Open, .. })).collect();
         match roll {
             // The end of a transaction.
             _ if !open.is_empty() && roll < 40 => {
@@ -215,8 +219,8 @@ impl Broker {
                 }
             }
             78..82 if self.faults.on("compaction") => {
-                let stable = log.stable() as usize;
-                for slot in log.slots.iter_mut().take(stable) {
+                let (start, stable) = (log.start as usize, log.stable() as usize);
+                for slot in log.slots.iter_mut().take(stable).skip(start) {
                     if let Slot::Record { state: State::Committed, compacted, .. } = slot
                         && self.rng.chance(200)
                     {
@@ -317,16 +321,22 @@ impl Cluster for Broker {
         self.log(tp, |log| (log.start, log.stable()))
     }
 
-    async fn topic_id(&self, topic: &str) -> Result<Option<String>> {
+    async fn topic_id(&self, tp: &TopicPartition) -> Result<TopicId> {
         self.answer().await?;
-        Ok(self.lock().topics.get(topic).filter(|_| self.ids).map(|t| t.id.clone()))
+        if !self.ids {
+            return Ok(TopicId::NotTold);
+        }
+        Ok(self.lock().topics.get(&tp.topic).map_or(TopicId::NoTopic, |t| TopicId::Is(t.id.clone())))
+    }
+
+    async fn committed(&self, _: &str, tp: &TopicPartition) -> Result<Option<i64>> {
+        self.answer().await?;
+        Ok(self.lock().committed.get(tp).copied())
     }
 
     async fn offset_for_time(&self, tp: &TopicPartition, ms: i64) -> Result<Option<i64>> {
         self.answer().await?;
-        self.log(tp, |log| {
-            log.readable(log.start).find(|o| log.record(*o).is_some_and(|r| r.timestamp_ms >= ms))
-        })
+        self.log(tp, |log| log.readable(log.start).find(|o| log.record(*o).is_some_and(|r| r.timestamp_ms >= ms)))
     }
 
     async fn read(&self, tp: &TopicPartition, from: i64, to: i64, offsets: Arc<RoaringTreemap>) -> Result<RawBatch> {

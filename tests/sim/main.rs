@@ -21,6 +21,8 @@ fn number(name: &str) -> Option<u64> {
 #[test]
 fn no_seed_loses_doubles_or_hides_a_record() {
     if let Some(seed) = number("SIM_SEED") {
+        let filter = std::env::var("SIM_LOG").unwrap_or_else(|_| "off".into());
+        tracing_subscriber::fmt().with_env_filter(filter).without_time().init();
         let report = world::run(seed, &world::without());
         report.events.iter().for_each(|e| println!("{e}"));
         assert!(report.violations.is_empty(), "seed {seed}: {:#?}", report.violations);
@@ -67,7 +69,11 @@ fn no_seed_loses_doubles_or_hides_a_record() {
             without.join(",")
         );
     }
-    println!("{count} seeds from {first}: {} objects judged, {} steps, 0 violations", checked.into_inner(), steps.into_inner());
+    println!(
+        "{count} seeds from {first}: {} objects judged, {} steps, 0 violations",
+        checked.into_inner(),
+        steps.into_inner()
+    );
     println!("{:32} {:>10} {:>8}", "fault", "times", "seeds");
     for (fault, (times, seeds)) in total.into_inner().unwrap() {
         println!("{fault:32} {times:>10} {seeds:>8}");

@@ -6,7 +6,7 @@ use crate::broker::{Broker, Fate};
 use bytes::Bytes;
 use dlq_archiver::format::{self, Format, Projection};
 use dlq_archiver::layout::LedgerName;
-use dlq_archiver::ledger::{Genesis, GapKind, Intent, Manifest, decode_offsets, from_bytes, sha256_hex};
+use dlq_archiver::ledger::{GapKind, Genesis, Intent, Manifest, decode_offsets, from_bytes, sha256_hex};
 use dlq_archiver::record::TopicPartition;
 use dlq_archiver::store::Created;
 use std::collections::{BTreeMap, BTreeSet};
@@ -60,7 +60,11 @@ impl Oracle {
     }
 
     pub fn event(&self, text: String) {
-        self.inner.lock().unwrap().events.push(format!("{:>10} {text}", dlq_archiver::host::now_us() / 1000 % 100_000_000));
+        self.inner
+            .lock()
+            .unwrap()
+            .events
+            .push(format!("{:>10} {text}", dlq_archiver::host::now_us() / 1000 % 100_000_000));
     }
 
     pub fn events(&self) -> Vec<String> {
@@ -151,7 +155,7 @@ impl Oracle {
     }
 
     fn ledger(&self, key: &str, body: &Bytes) -> Result<(), String> {
-        let (prefix, name) = key.rsplit_once('/').ok_or("no folder")?;
+        let (prefix, _) = key.rsplit_once('/').ok_or("no folder")?;
         let prefix = prefix.strip_suffix("/checkpoints").unwrap_or(prefix).to_owned();
         let name = key[prefix.len() + 1..].to_owned();
         let text = |e: dlq_archiver::Error| e.to_string();
@@ -186,10 +190,17 @@ impl Oracle {
     pub fn committed(&self) {
         let committed = self.broker().lock().committed.clone();
         for (tp, offset) in committed {
-            let head = self.inner.lock().unwrap().ledgers.values().filter_map(|l| {
-                let (g, _) = l.genesis.as_ref()?;
-                (g.topic == tp.topic && g.partition == tp.partition).then(|| l.head())?
-            }).max();
+            let head = self
+                .inner
+                .lock()
+                .unwrap()
+                .ledgers
+                .values()
+                .filter_map(|l| {
+                    let (g, _) = l.genesis.as_ref()?;
+                    (g.topic == tp.topic && g.partition == tp.partition).then(|| l.head())?
+                })
+                .max();
             if head.is_none_or(|head| offset > head) {
                 self.violation(format!("{tp}: group offset {offset} committed, the archive reaches {head:?}"));
             }
@@ -200,9 +211,10 @@ impl Oracle {
     pub fn complete(&self, tp: &TopicPartition) {
         let found = {
             let inner = self.inner.lock().unwrap();
-            let ledger = inner.ledgers.values().find(|l| {
-                l.genesis.as_ref().is_some_and(|(g, _)| g.topic == tp.topic && g.partition == tp.partition)
-            });
+            let ledger = inner
+                .ledgers
+                .values()
+                .find(|l| l.genesis.as_ref().is_some_and(|(g, _)| g.topic == tp.topic && g.partition == tp.partition));
             let Some(ledger) = ledger else { return };
             let Some((genesis, _)) = &ledger.genesis else { return };
             let broker = self.broker();
@@ -232,8 +244,8 @@ fn check_manifest(
     let (genesis, genesis_sha) = ledger.genesis.as_ref().ok_or("a manifest without genesis")?;
     let intent = ledger.intents.get(&m.from).ok_or("a manifest without intent")?;
     let before = ledger.manifests.values().max_by_key(|(m, _)| m.from);
-    let (next, sha, sequence) = before
-        .map_or((genesis.first_offset, genesis_sha, 0), |(m, sha)| (m.to, sha, m.sequence + 1));
+    let (next, sha, sequence) =
+        before.map_or((genesis.first_offset, genesis_sha, 0), |(m, sha)| (m.to, sha, m.sequence + 1));
     if (m.from, m.to) != (next, intent.to) || m.to <= m.from {
         return Err(format!("{}..{} does not tile: expected {next}..{}", m.from, m.to, intent.to));
     }
@@ -265,7 +277,6 @@ fn check_manifest(
                     (false, Some(GapKind::Lost), _) => offset < log.start,
                     (false, Some(GapKind::Expired), _) => offset < log.start,
                     (false, Some(GapKind::Compacted), fate) => matches!(fate, Fate::Compacted | Fate::Expired),
-                    (false, Some(GapKind::Unknown), _) => true,
                     (false, None, fate) => matches!(fate, Fate::Never | Fate::Compacted),
                 };
                 if !right {

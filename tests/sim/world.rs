@@ -22,7 +22,7 @@ use tokio::sync::watch;
 /// Shortly before midnight, so that cuts have two dates. Microseconds since 1970.
 const BEGIN_US: i64 = 1_790_000_000_000_000 / 86_400_000_000 * 86_400_000_000 - 1_200_000_000;
 
-static TABLES: LazyLock<Tables> = LazyLock::new(Tables::builtin);
+static TABLES: LazyLock<Arc<Tables>> = LazyLock::new(|| Arc::new(Tables::builtin()));
 
 pub struct Report {
     pub violations: Vec<String>,
@@ -80,7 +80,8 @@ pub fn run(seed: u64, without: &BTreeSet<String>) -> Report {
     let machine = Machine::new(rng.clone(), BEGIN_US);
     host::simulate(Some(Arc::new(machine.clone())));
     let oracle = Arc::new(Oracle::default());
-    let topics: Vec<(&str, usize)> = [("a.DLT", 1 + rng.below(2) as usize), ("b", 1)][..1 + rng.below(2) as usize].to_vec();
+    let topics: Vec<(&str, usize)> =
+        [("a.DLT", 1 + rng.below(2) as usize), ("b", 1)][..1 + rng.below(2) as usize].to_vec();
     let broker = Broker::new(machine.clone(), rng.clone(), faults.clone(), &topics, rng.chance(800));
     oracle.watch(broker.clone());
     let store = FaultyStore::new(machine.clone(), rng.clone(), faults.clone(), oracle.clone());
@@ -192,11 +193,10 @@ impl World {
             memory: rng.range(2_000, 200_000) as usize,
             start_timeout: Duration::from_secs(600),
             wait: Duration::from_secs(600),
-            topic_ids: true,
         };
         self.oracle.event(format!("process {process} starts, once: {once}"));
         let (stage, receiver) = watch::channel(Stage::Running);
-        let finish = rng.chance(200).then(|| Duration::from_secs(rng.range(1, 200)));
+        let finish = self.faults.strikes("shutdown", 200).then(|| Duration::from_secs(rng.range(1, 200)));
         let world = self.clone();
         let archiver = async move {
             let (store, cluster) = (Arc::new(world.store.clone()), Arc::new(world.broker.clone()));
