@@ -10,6 +10,7 @@ pub mod dialect;
 pub mod error;
 pub mod filter;
 pub mod format;
+pub mod host;
 pub mod kafka;
 pub mod layout;
 pub mod ledger;

@@ -138,7 +138,7 @@ pub async fn load(store: &dyn Store, tp: &TopicPartition, generation: u32) -> Re
     match load_once(store, &prefix).await {
         // Another writer may have created objects between two pages of the listing.
         Err(e) if e.kind() == Kind::Corrupt => {
-            tokio::time::sleep(Duration::from_millis(500)).await;
+            crate::host::sleep(Duration::from_millis(500)).await;
             load_once(store, &prefix).await
         }
         other => other,

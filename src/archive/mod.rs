@@ -5,6 +5,7 @@
 //! hint. This module ties the two sides together and counts.
 
 mod balance;
+pub mod cluster;
 pub mod ledger;
 mod messages;
 mod part;
@@ -14,24 +15,29 @@ mod reader;
 mod recovery;
 mod writer;
 
+pub use crate::host::now_us;
 pub use patience::{Patience, Stage};
 
 use crate::cut::{CutPolicy, Tables};
 use crate::error::{Error, Kind, Result};
 use crate::format::Format;
-use crate::kafka::{Admin, Connection, Consumer};
+use crate::host::{self, Task};
+use crate::kafka::Connection;
 use crate::ledger::ArchiveDoc;
 use crate::record::TopicPartition;
 use crate::store::{Created, Store};
+use cluster::{Cluster, Described, Kafka};
+use futures::future::BoxFuture;
+use futures::stream::FuturesUnordered;
+use futures::{FutureExt, StreamExt};
 use messages::{Batch, Command, Event};
 use partition::{End, Partition};
 use reader::{Reader, Settings};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 use tokio::sync::{Semaphore, mpsc, watch};
-use tokio::task::{self, JoinSet};
 
 /// Where a partition begins that the archive does not have yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -151,10 +157,9 @@ pub(crate) struct Shared {
     /// Of consumers: the one given, or the archive's own.
     group: String,
     archive: ArchiveDoc,
-    tables: Tables,
+    tables: Arc<Tables>,
     store: Arc<dyn Store>,
-    connection: Connection,
-    admin: Admin,
+    cluster: Arc<dyn Cluster>,
     counters: Arc<Counters>,
     commands: std::sync::mpsc::Sender<Command>,
     /// Cores for grouping, encoding, hashing.
@@ -172,11 +177,6 @@ impl Shared {
     fn now_us(&self) -> i64 {
         now_us()
     }
-}
-
-/// Microseconds since 1970.
-pub fn now_us() -> i64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_micros() as i64)
 }
 
 /// A time as the ledger's documents have it: RFC 3339, UTC, microseconds.
@@ -198,15 +198,27 @@ pub async fn run(
     counters: Arc<Counters>,
     stage: watch::Receiver<Stage>,
 ) -> Result<Outcome> {
-    let admin = Admin::new(&connection)?;
+    let cluster = Arc::new(Kafka::new(connection)?);
+    run_on(options, store, cluster, Arc::new(tables), counters, stage).await
+}
+
+/// As [`run`], on any cluster.
+pub async fn run_on(
+    options: Options,
+    store: Arc<dyn Store>,
+    cluster: Arc<dyn Cluster>,
+    tables: Arc<Tables>,
+    counters: Arc<Counters>,
+    stage: watch::Receiver<Stage>,
+) -> Result<Outcome> {
     let start = Patience { limit: Some(options.start_timeout), stage: stage.clone() };
-    let (cluster_id, topics) = connect(admin, &options).await?;
+    let Described { cluster_id, topics } = cluster.describe(&options.topics, options.start_timeout).await?;
     if options.once && topics.is_empty() {
         return Err(Error::config(format!("no topic matches {}: nothing to archive", options.topics.join(", "))));
     }
     let archive = start
         .wait_out("open the archive", || async {
-            let id = uuid::Uuid::new_v4().to_string();
+            let id = host::random_id();
             let now = rfc3339(now_us());
             ledger::open_archive(&*store, options.format.archive_name(), cluster_id.as_deref(), &id, &now).await
         })
@@ -220,7 +232,7 @@ pub async fn run(
         "archive opened"
     );
 
-    let (consumer, admin) = (Consumer::new(&connection, &group)?, Admin::of_group(&connection, &group)?);
+    let mut consumer = cluster.consumer(&group)?;
     let partitions: Vec<TopicPartition> =
         topics.iter().flat_map(|t| t.partitions.iter().map(|p| TopicPartition::new(&t.name, *p))).collect();
     if options.once {
@@ -231,11 +243,8 @@ pub async fn run(
     let (commands, received) = std::sync::mpsc::channel();
     let (event_sender, events) = mpsc::unbounded_channel();
     let settings = Settings { policy: options.policy, memory: options.memory, once: options.once, wait: options.wait };
-    let reader = Reader::new(consumer, settings, event_sender, (commands.clone(), received), counters.clone());
-    std::thread::Builder::new()
-        .name("poll".into())
-        .spawn(move || reader.run())
-        .map_err(|e| Error::internal(format!("cannot start the poll thread: {e}")))?;
+    let mut reader = Reader::new(consumer, settings, event_sender, (commands.clone(), received), counters.clone());
+    host::thread("poll", move || reader.turn())?;
 
     let patience = Patience { limit: options.once.then_some(options.wait), stage: stage.clone() };
     let cores = std::thread::available_parallelism().map_or(2, usize::from);
@@ -245,8 +254,7 @@ pub async fn run(
         archive: archive.clone(),
         tables,
         store,
-        connection,
-        admin,
+        cluster,
         counters: counters.clone(),
         commands,
         encoders: Semaphore::new(cores),
@@ -256,18 +264,8 @@ pub async fn run(
     Ok(Outcome { counted: counters.get(), archive, partitions, stopped })
 }
 
-/// Waits for the brokers, asks for their cluster id and checks the topics.
-async fn connect(admin: Admin, options: &Options) -> Result<(Option<String>, Vec<crate::kafka::TopicInfo>)> {
-    let (topics, timeout) = (options.topics.clone(), options.start_timeout);
-    tokio::task::spawn_blocking(move || {
-        admin.wait(timeout)?;
-        let found = admin.topics(&topics, Duration::from_secs(30))?;
-        let cluster_id = admin.cluster_id(Duration::from_secs(10));
-        Ok((cluster_id, found))
-    })
-    .await
-    .map_err(|e| Error::internal(format!("a worker thread failed: {e}")))?
-}
+/// A partition's task that ended: which one, of which assignment, and how.
+type Ended = (TopicPartition, u64, Result<End>);
 
 /// The running tasks, one a partition.
 struct Tasks {
@@ -276,9 +274,7 @@ struct Tasks {
     senders: HashMap<TopicPartition, mpsc::UnboundedSender<Batch>>,
     /// Task after task of one partition: the next begins when the one before has ended.
     turns: HashMap<TopicPartition, Arc<tokio::sync::Mutex<()>>>,
-    running: JoinSet<End>,
-    /// Which partition and assignment a running task is of.
-    of: HashMap<task::Id, (TopicPartition, u64)>,
+    running: FuturesUnordered<BoxFuture<'static, Ended>>,
     stopped: Vec<(TopicPartition, Error)>,
 }
 
@@ -289,8 +285,7 @@ impl Tasks {
             patience,
             senders: HashMap::new(),
             turns: HashMap::new(),
-            running: JoinSet::new(),
-            of: HashMap::new(),
+            running: FuturesUnordered::new(),
             stopped: Vec::new(),
         }
     }
@@ -303,6 +298,13 @@ impl Tasks {
         let mut told = Stage::Running;
         loop {
             tokio::select! {
+                // In this order, for a simulation to be repeatable.
+                biased;
+                Ok(()) = stage.changed(), if told < Stage::Abandon => {
+                    told = *stage.borrow();
+                    self.shared.command(Command::Shutdown(told));
+                }
+                Some(done) = self.running.next() => self.finished(done),
                 event = events.recv() => match event {
                     Some(Event::Ended(result)) => {
                         result?;
@@ -311,17 +313,13 @@ impl Tasks {
                     Some(event) => self.take(event),
                     None => return Err(Error::internal("the poll thread ended unexpectedly. Please report this")),
                 },
-                Some(done) = self.running.join_next_with_id() => self.finished(done),
-                Ok(()) = stage.changed(), if told < Stage::Abandon => {
-                    told = *stage.borrow();
-                    self.shared.command(Command::Shutdown(told));
-                }
             }
         }
         self.senders.clear();
         while told < Stage::Abandon {
             tokio::select! {
-                done = self.running.join_next_with_id() => match done {
+                biased;
+                done = self.running.next() => match done {
                     Some(done) => self.finished(done),
                     None => break,
                 },
@@ -338,11 +336,11 @@ impl Tasks {
                 self.senders.insert(tp.clone(), sender);
                 let turn = self.turns.entry(tp.clone()).or_default().clone();
                 let partition = Partition::new(self.shared.clone(), tp.clone(), self.patience.clone());
-                let task = self.running.spawn(async move {
+                let task: Task<End> = host::spawn(async move {
                     let _turn = turn.lock().await;
                     partition.run(assignment, batches).await
                 });
-                self.of.insert(task.id(), (tp, assignment));
+                self.running.push(async move { (tp, assignment, task.await) }.boxed());
             }
             Event::Revoked { tp } => drop(self.senders.remove(&tp)),
             Event::Batch(batch) => {
@@ -360,21 +358,14 @@ impl Tasks {
         }
     }
 
-    fn finished(&mut self, done: Result<(task::Id, End), task::JoinError>) {
-        let (id, end) = match done {
-            Ok((id, end)) => (id, Ok(end)),
-            Err(e) => (e.id(), Err(e)),
-        };
-        let Some((tp, assignment)) = self.of.remove(&id) else { return };
+    fn finished(&mut self, (tp, assignment, end): Ended) {
         match end {
             Ok(End::Done) => {}
             Ok(End::Stopped(error)) => self.stop(tp, error),
-            Err(e) => {
+            // It panicked.
+            Err(error) => {
                 self.shared.command(Command::Stop { tp: tp.clone(), assignment });
-                self.stop(
-                    tp,
-                    Error::internal(format!("its task failed: {e}. What is archived is safe. Please report this")),
-                );
+                self.stop(tp, error.context("its task failed. What is archived is safe"));
             }
         }
     }

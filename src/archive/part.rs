@@ -3,8 +3,9 @@
 //! Asks and tells nobody: [`super::reader`] does. Invariant: the batch holds every record of `from..next` that a
 //! read_committed consumer is given, in order.
 
+use super::cluster::Incoming;
 use crate::error::Result;
-use crate::kafka::Message;
+use crate::host;
 use crate::record::RawBatch;
 use std::time::{Duration, Instant};
 
@@ -49,8 +50,8 @@ impl Part {
             end: 0,
             first_epoch: -1,
             batch: RawBatch::new(),
-            since: Instant::now(),
-            moved: Instant::now(),
+            since: host::now(),
+            moved: host::now(),
             paused: true,
             jobs: 0,
         }
@@ -62,7 +63,7 @@ impl Part {
         (self.from, self.next, self.end) = (offset, offset, end);
         self.first_epoch = leader_epoch;
         self.batch = RawBatch::new();
-        self.since = Instant::now();
+        self.since = host::now();
     }
 
     /// No more is read; the open batch is let go, as Kafka has it.
@@ -80,7 +81,7 @@ impl Part {
     ///
     /// # Errors
     /// [`crate::Kind::Corrupt`] if its headers cannot be parsed.
-    pub fn take(&mut self, message: &Message<'_>, once: bool) -> Result<Option<usize>> {
+    pub fn take(&mut self, message: &dyn Incoming, once: bool) -> Result<Option<usize>> {
         let offset = message.offset();
         // Not told to read yet, or fetched before it was told to read from elsewhere.
         if self.state != State::Reading || offset < self.next {
@@ -92,12 +93,12 @@ impl Part {
             return Ok(None);
         }
         if self.batch.is_empty() {
-            self.since = Instant::now();
+            self.since = host::now();
         }
         let before = self.batch.payload_len();
         message.copy_into(&mut self.batch)?;
         self.next = offset + 1;
-        self.moved = Instant::now();
+        self.moved = host::now();
         Ok(Some(self.batch.payload_len() - before))
     }
 
@@ -106,13 +107,13 @@ impl Part {
         // Records behind the end were handed out too, and let go: the position is behind them.
         let position = if once { position.min(self.end) } else { position };
         if self.state == State::Reading && position > self.next {
-            (self.next, self.moved) = (position, Instant::now());
+            (self.next, self.moved) = (position, host::now());
         }
     }
 
     /// Is read, and brought nothing for longer than `wait`.
     pub fn is_silent(&self, wait: Duration) -> bool {
-        self.state == State::Reading && !self.paused && self.moved.elapsed() > wait
+        self.state == State::Reading && !self.paused && host::since(self.moved) > wait
     }
 }
 

@@ -3,6 +3,7 @@
 //! Owns the task's life and how it waits for store and brokers. Does not poll, and does not write cuts itself
 //! ([`super::writer`]). Invariant: nothing is read from a partition before its ledger is complete.
 
+use super::cluster::Cluster;
 use super::ledger::{self as io, Loaded};
 use super::messages::{Batch, Command};
 use super::patience::Patience;
@@ -14,13 +15,10 @@ use crate::layout;
 use crate::ledger::{Genesis, LEDGER_VERSION};
 use crate::record::TopicPartition;
 use std::sync::Arc;
-use std::time::Duration;
 use tokio::sync::mpsc::UnboundedReceiver;
 
 /// The only generation this version writes.
 const GENERATION: u32 = 1;
-/// How long brokers may take to answer a question.
-pub(super) const ASK: Duration = Duration::from_secs(10);
 
 /// Why a task ended.
 pub enum End {
@@ -116,7 +114,7 @@ impl Partition {
             From::Earliest => low,
             From::Latest => high,
             From::Time(ms) => {
-                let time = move |ms| self.ask(move |shared, tp| shared.admin.offset_for_time(tp, ms, ASK));
+                let time = |ms| self.ask(move || self.cluster().offset_for_time(&self.tp, ms));
                 match time(ms).await? {
                     Some(offset) => offset,
                     // "No such record", unless the brokers cannot seek by time at all: then rather too much.
@@ -129,11 +127,13 @@ impl Partition {
             }
         };
         let topic_id = self
-            .ask(|shared, tp| match shared.admin.topic_id(tp, ASK)? {
-                TopicId::Is(id) => Ok(Some(id)),
-                TopicId::NotTold => Ok(None),
-                // Its log was there just now: a new topic that not every broker knows yet, or one that is deleted.
-                TopicId::NoTopic => Err(Error::unavailable("a broker does not know the topic")),
+            .ask(|| async {
+                match self.cluster().topic_id(&self.tp).await? {
+                    TopicId::Is(id) => Ok(Some(id)),
+                    TopicId::NotTold => Ok(None),
+                    // Its log was there just now: a new topic that not every broker knows yet, or one that is deleted.
+                    TopicId::NoTopic => Err(Error::unavailable("a broker does not know the topic")),
+                }
             })
             .await?;
         let genesis = Genesis {
@@ -179,38 +179,29 @@ impl Partition {
             .await
     }
 
-    /// Asks the brokers, on a blocking thread, until they answer.
-    pub(super) async fn ask<T: Send + 'static>(
-        &self,
-        question: impl Fn(&Shared, &TopicPartition) -> Result<T> + Clone + Send + 'static,
-    ) -> Result<T> {
-        self.wait_out("ask the brokers", || {
-            let (shared, tp, question) = (self.shared.clone(), self.tp.clone(), question.clone());
-            blocking(move || question(&shared, &tp))
-        })
-        .await
+    /// Asks the brokers until they answer.
+    pub(super) async fn ask<T, F>(&self, question: impl FnMut() -> F) -> Result<T>
+    where
+        F: Future<Output = Result<T>>,
+    {
+        self.wait_out("ask the brokers", question).await
+    }
+
+    pub(super) fn cluster(&self) -> &dyn Cluster {
+        &*self.shared.cluster
     }
 
     pub(super) async fn watermarks(&self) -> Result<(i64, i64)> {
-        self.ask(|shared, tp| shared.admin.watermarks(tp, ASK)).await
+        self.ask(|| self.cluster().watermarks(&self.tp)).await
     }
 
     /// The group's offset, a hint: `None` if it has none, or is not told at the first asking.
     async fn committed(&self) -> Option<i64> {
-        let (shared, tp) = (self.shared.clone(), self.tp.clone());
-        let asked = blocking(move || shared.admin.committed(&tp, ASK)).await;
+        let asked = self.cluster().committed(&self.shared.group, &self.tp).await;
         asked.inspect_err(|e| tracing::debug!("{e}")).ok().flatten()
     }
 
     pub(super) async fn topic_id(&self) -> Result<TopicId> {
-        self.ask(|shared, tp| shared.admin.topic_id(tp, ASK)).await
-    }
-}
-
-/// Runs `work` on a thread that may block.
-pub(super) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
-    match tokio::task::spawn_blocking(work).await {
-        Ok(result) => result,
-        Err(e) => Err(Error::internal(format!("a worker thread failed: {e}. Please report this"))),
+        self.ask(|| self.cluster().topic_id(&self.tp)).await
     }
 }

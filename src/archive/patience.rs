@@ -1,8 +1,10 @@
 //! Waiting out what does not answer: growing pauses, told in the log, ended by a limit or by shutdown.
 
 use crate::error::{Kind, Result};
+use crate::host;
 use std::future::Future;
 use std::time::{Duration, Instant};
+
 use tokio::sync::watch;
 
 /// How far a shutdown has gone.
@@ -47,31 +49,32 @@ impl Patience {
             let error = match attempt().await {
                 Ok(value) => {
                     if let Some(since) = since.filter(|_| told > Duration::ZERO) {
-                        tracing::info!("{doing}: answered again after {} s", since.elapsed().as_secs());
+                        tracing::info!("{doing}: answered again after {} s", host::since(since).as_secs());
                     }
                     return Ok(value);
                 }
                 Err(e) if e.kind() == Kind::Unavailable => e,
                 Err(e) => return Err(e),
             };
-            let began = *since.get_or_insert_with(Instant::now);
+            let began = *since.get_or_insert_with(host::now);
             if self.stage() > Stage::Running {
                 return Err(error.context("given up at shutdown"));
             }
-            if let Some(limit) = self.limit.filter(|limit| began.elapsed() + pause > *limit) {
+            if let Some(limit) = self.limit.filter(|limit| host::since(began) + pause > *limit) {
                 return Err(error.context(format!("given up after {} s", limit.as_secs())));
             }
-            if told.is_zero() || began.elapsed() >= told {
+            if told.is_zero() || host::since(began) >= told {
                 tracing::warn!(
                     "{doing}: {error}. Waiting (for {} s so far); Kafka keeps the records until retention",
-                    began.elapsed().as_secs()
+                    host::since(began).as_secs()
                 );
                 told = (told * 2).clamp(Duration::from_secs(10), Duration::from_secs(300));
             }
             let mut stage = self.stage.clone();
             tokio::select! {
-                () = tokio::time::sleep(pause) => {}
+                biased;
                 _ = stage.wait_for(|s| *s > Stage::Running) => {}
+                () = host::sleep(pause) => {}
             }
             pause = (pause * 2).min(LONGEST_PAUSE);
         }

@@ -6,14 +6,16 @@
 
 use super::Counters;
 use super::balance::{self, Decision, Load, Memory};
+use super::cluster::Poll;
 use super::messages::{Batch, Command, Event};
 use super::part::{Part, State};
 use super::patience::Stage;
 use crate::cut::CutPolicy;
 use crate::error::{Error, Result};
-use crate::kafka::{Consumer, Polled, Rebalance};
+use crate::host;
+use crate::kafka::{Polled, Rebalance};
 use crate::record::TopicPartition;
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender};
 use std::time::{Duration, Instant};
@@ -31,14 +33,14 @@ pub struct Settings {
 }
 
 pub struct Reader {
-    consumer: Consumer,
+    consumer: Box<dyn Poll>,
     settings: Settings,
     events: UnboundedSender<Event>,
     commands: Receiver<Command>,
     /// Goes with each batch, which says by it that it is done.
     to_self: Sender<Command>,
     counters: Arc<Counters>,
-    parts: HashMap<String, HashMap<i32, Part>>,
+    parts: BTreeMap<String, BTreeMap<i32, Part>>,
     assignments: u64,
     /// Memory of batches that were handed over and are not done.
     handed: usize,
@@ -58,7 +60,7 @@ const TICK: Duration = Duration::from_millis(200);
 
 impl Reader {
     pub fn new(
-        consumer: Consumer,
+        consumer: Box<dyn Poll>,
         settings: Settings,
         events: UnboundedSender<Event>,
         (to_self, commands): (Sender<Command>, Receiver<Command>),
@@ -71,57 +73,63 @@ impl Reader {
             commands,
             to_self,
             counters,
-            parts: HashMap::new(),
+            parts: BTreeMap::new(),
             assignments: 0,
             handed: 0,
             full: false,
             reassign: false,
             stage: Stage::Running,
-            last_tick: Instant::now(),
+            last_tick: host::now(),
             failing_since: None,
         }
     }
 
-    /// Runs until shutdown, or with `--once` until every partition is done.
-    pub fn run(mut self) {
-        let result = self.poll_until_done();
+    /// One turn: takes commands, polls once, looks at the time. False once it is over: at shutdown, or with `--once`
+    /// when every partition is done.
+    pub fn turn(&mut self) -> bool {
+        let result = match self.turn_once() {
+            Ok(true) => return true,
+            Ok(false) => Ok(()),
+            Err(e) => Err(e),
+        };
         if self.stage < Stage::Abandon {
             self.consumer.leave();
             // Lets librdkafka send the leave request and run the revocation.
-            self.consumer.poll(Duration::from_millis(100), |_| {});
+            self.consumer.poll(Duration::from_millis(100), &mut |_| {});
         }
         // Nobody listens any more only if the program is ending anyway.
         let _ = self.events.send(Event::Ended(result));
+        false
     }
 
-    fn poll_until_done(&mut self) -> Result<()> {
-        loop {
-            while let Ok(command) = self.commands.try_recv() {
-                self.obey(command);
-            }
-            // Without the tasks' side nobody needs what is read.
-            if self.is_done() || self.events.is_closed() {
-                return Ok(());
-            }
-            if self.reassign {
-                self.reassign();
-            }
-            self.poll()?;
-            while let Some(rebalance) = self.consumer.rebalance() {
-                self.rebalance(rebalance);
-            }
-            if self.last_tick.elapsed() >= TICK {
-                self.tick();
-            }
+    fn turn_once(&mut self) -> Result<bool> {
+        while let Ok(command) = self.commands.try_recv() {
+            self.obey(command);
         }
+        // Without the tasks' side nobody needs what is read.
+        if self.is_done() || self.events.is_closed() {
+            return Ok(false);
+        }
+        if self.reassign {
+            self.reassign();
+        }
+        self.poll()?;
+        while let Some(rebalance) = self.consumer.rebalance() {
+            self.rebalance(rebalance);
+        }
+        if host::since(self.last_tick) >= TICK {
+            self.tick();
+        }
+        Ok(true)
     }
 
     /// Tells the consumer anew what to read: every partition that is being read, from its next offset. Once for all
     /// partitions that were started since the last poll, as it drops what was prefetched.
     fn reassign(&mut self) {
         let reading = self.each().filter(|(_, p)| p.state == State::Reading);
-        let (reading, starts): (Vec<_>, Vec<_>) = reading.map(|(tp, p)| (tp, (p.next, p.leader_epoch()))).unzip();
-        let told = self.consumer.read_from(reading.iter().zip(starts).map(|(tp, (offset, epoch))| (tp, offset, epoch)));
+        let starts: Vec<_> = reading.map(|(tp, p)| (tp, p.next, p.leader_epoch())).collect();
+        let reading: Vec<_> = starts.iter().map(|(tp, ..)| tp.clone()).collect();
+        let told = self.consumer.read_from(&starts);
         // Pauses of an earlier assignment stay in force.
         if let Err(e) = told.and_then(|()| self.consumer.resume(&reading)) {
             // A rebalance is under way: it is tried again after the next poll.
@@ -138,7 +146,7 @@ impl Reader {
     }
 
     fn is_done(&self) -> bool {
-        let mut parts = self.parts.values().flat_map(HashMap::values);
+        let mut parts = self.parts.values().flat_map(BTreeMap::values);
         match self.stage {
             Stage::Abandon => true,
             Stage::Finish => parts.all(|p| p.jobs == 0 && p.batch.is_empty()),
@@ -155,7 +163,7 @@ impl Reader {
         let mut full_batch: Option<TopicPartition> = None;
         let mut broken: Option<(TopicPartition, Error)> = None;
         let (policy, once) = (self.settings.policy, self.settings.once);
-        let polled = self.consumer.poll(Duration::from_millis(50), |message| {
+        let polled = self.consumer.poll(Duration::from_millis(50), &mut |message| {
             let Some(part) = parts.get_mut(message.topic()).and_then(|p| p.get_mut(&message.partition())) else {
                 return;
             };
@@ -178,7 +186,7 @@ impl Reader {
             Polled::Failed(e) if e.is_unavailable() => {
                 if self.failing_since.is_none() {
                     tracing::warn!("{e}. Waiting; the place in the group is kept as long as the broker allows");
-                    self.failing_since = Some(Instant::now());
+                    self.failing_since = Some(host::now());
                 }
             }
             Polled::Failed(e) => return Err(e),
@@ -295,7 +303,7 @@ impl Reader {
 
     /// What time and positions alone bring about: positions that moved without records, ends, ages.
     fn tick(&mut self) {
-        self.last_tick = Instant::now();
+        self.last_tick = host::now();
         let (policy, once) = (self.settings.policy, self.settings.once);
         for (tp, position) in self.consumer.positions() {
             if let Some(part) = self.part(&tp) {
@@ -310,7 +318,7 @@ impl Reader {
             if once && part.next >= part.end {
                 part.state = State::Finished;
                 close.push(tp);
-            } else if part.next > part.from && part.since.elapsed() >= policy.max_age {
+            } else if part.next > part.from && host::since(part.since) >= policy.max_age {
                 close.push(tp);
             }
         }
@@ -353,7 +361,7 @@ impl Reader {
         let batch = Batch { tp: tp.clone(), assignment, from, to, records, durable: None, commands };
         part.jobs += 1;
         part.from = part.next;
-        part.since = Instant::now();
+        part.since = host::now();
         self.handed += memory;
         self.send(Event::Batch(batch));
     }
@@ -366,7 +374,7 @@ impl Reader {
             open: p.batch.memory(),
             reading: p.state == State::Reading,
             // What does not move though it is read must not keep others waiting.
-            behind: p.next < p.end && (p.paused || p.moved.elapsed() < STUCK),
+            behind: p.next < p.end && (p.paused || host::since(p.moved) < STUCK),
         };
         let loads = self.each().enumerate().map(load).collect();
         let memory = Memory { handed: self.handed, budget: self.settings.memory, full: self.full };
@@ -380,7 +388,7 @@ impl Reader {
         for (i, tp) in parts.into_iter().enumerate() {
             let Some(part) = self.part(&tp).filter(|p| p.paused == read.contains(&i)) else { continue };
             part.paused = !part.paused;
-            part.moved = Instant::now();
+            part.moved = host::now();
             if part.paused { pause.push(tp) } else { resume.push(tp) }
         }
         for (what, result) in [

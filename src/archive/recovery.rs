@@ -3,12 +3,12 @@
 //! Reads the ledger's range from Kafka again. Invariant: every object that an intent names is created, with the rows
 //! that can be proven by their checksums, or with none; what is gone is a gap in the manifest.
 
-use super::partition::ASK;
 use super::writer::Writer;
 use crate::cut::{self, CutRange, Group};
 use crate::error::{Error, Kind, Result};
 use crate::format::Format;
-use crate::kafka::{RangeReader, TopicId};
+use crate::host;
+use crate::kafka::TopicId;
 use crate::ledger::{
     Gap, GapKind, Intent, IntentObject, decode_checksums, decode_offsets,
     plan::{self, LogState},
@@ -16,7 +16,6 @@ use crate::ledger::{
 use crate::record::RawBatch;
 use roaring::RoaringTreemap;
 use std::collections::HashMap;
-use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -27,16 +26,14 @@ impl Writer<'_> {
         tracing::info!("{tp}: finishing the cut {}..{} that was begun before", intent.from, intent.to);
         if high < intent.to {
             // Concluded only from the leader's answer, seen twice.
-            tokio::time::sleep(Duration::from_millis(500)).await;
+            host::sleep(Duration::from_millis(500)).await;
             let (_, high) = self.partition.watermarks().await?;
             if high < intent.to {
                 return Err(self.recreated(high, intent.to));
             }
         }
         let intent = Arc::new(intent);
-        let format = Format::parse(&intent.extension)
-            .or_else(|| (intent.extension == "jsonl").then_some(Format::Jsonl(crate::format::Compression::None)))
-            .filter(|f| f.extension() == intent.extension)
+        let format = Format::of_extension(&intent.extension)
             .ok_or_else(|| Error::corrupt(format!("{tp}: intent {} has an unknown format", intent.from)))?;
         let store = self.partition.store();
         let mut found = Vec::with_capacity(intent.objects.len());
@@ -55,66 +52,51 @@ impl Writer<'_> {
             found.extend(absent.into_iter().zip(created));
         }
         found.sort_by_key(|(i, _)| *i);
-        let mut missing = RoaringTreemap::new();
-        for (i, (_, offsets)) in &found {
-            missing |= decode_offsets(&intent.objects[*i].offsets)? - offsets;
-        }
-        // Asked again: the log start may have moved while the range was read.
-        let (low, _) = self.partition.watermarks().await?;
-        let mut gaps = intent.gaps.clone();
-        gaps.extend(plan::recovery_gaps(missing.iter().map(|o| o as i64), low));
-        self.commit(&intent, found.into_iter().map(|(_, o)| o).collect(), gaps).await
+        self.commit(&intent, found.into_iter().map(|(_, o)| o).collect()).await
     }
 
     /// Reads the offsets of these objects again and checks each against the checksum in the intent.
     async fn read_again(&self, intent: &Arc<Intent>, objects: &[IntentObject]) -> Result<(RawBatch, Vec<Group>)> {
         // Offset -> (object, checksum).
         let mut wanted: HashMap<i64, (usize, u64)> = HashMap::new();
+        let mut all = RoaringTreemap::new();
         for (i, object) in objects.iter().enumerate() {
             let (offsets, checksums) = (decode_offsets(&object.offsets)?, decode_checksums(&object.checksums)?);
             wanted.extend(offsets.iter().zip(checksums).map(|(offset, checksum)| (offset as i64, (i, checksum))));
+            all |= offsets;
         }
-        let wanted = Arc::new(wanted);
-        let (from, to) = (intent.from, intent.to);
-        let count = objects.len();
-        let (records, rows) = self
+        let all = Arc::new(all);
+        let (tp, cluster) = (&self.partition.tp, self.partition.cluster());
+        let records = self
             .partition
-            .ask(move |shared, tp| {
-                let mut records = RawBatch::new();
-                let mut rows = vec![Vec::new(); count];
-                let mut scratch = Vec::new();
+            .ask(|| async {
                 // Asked in each attempt: retention goes on while the range is read.
-                let (low, _) = shared.admin.watermarks(tp, ASK)?;
-                let start = from.max(low);
-                if start >= to {
-                    return Ok((records, rows));
+                let (low, _) = cluster.watermarks(tp).await?;
+                let start = intent.from.max(low);
+                if start >= intent.to {
+                    return Ok(RawBatch::new());
                 }
-                let reader = RangeReader::new(&shared.connection)?;
-                let read = reader.read(tp, start, to, Duration::from_secs(60), |message| {
-                    if let Some(&(object, checksum)) = wanted.get(&message.offset()) {
-                        message.copy_into(&mut records)?;
-                        let row = records.len() - 1;
-                        if records.get(row).checksum(&mut scratch) != checksum {
-                            return Err(Error::corrupt(format!(
-                                "{tp}: the record at offset {} is not the one that the intent {} names: the topic was \
-                                 made anew or its log was truncated. Nothing more is archived from this partition",
-                                message.offset(),
-                                from
-                            )));
-                        }
-                        rows[object].push(row as u32);
-                    }
-                    Ok(ControlFlow::Continue(()))
-                });
-                match read {
-                    Ok(_) => Ok((records, rows)),
-                    Err(e) if e.kind() == Kind::Failed && shared.admin.watermarks(tp, ASK)?.0 > start => {
+                match cluster.read(tp, start, intent.to, all.clone()).await {
+                    Err(e) if e.kind() == Kind::Failed && cluster.watermarks(tp).await?.0 > start => {
                         Err(Error::unavailable("retention moved on while the range was read"))
                     }
-                    Err(e) => Err(e),
+                    read => read,
                 }
             })
             .await?;
+        let mut rows = vec![Vec::new(); objects.len()];
+        let mut scratch = Vec::new();
+        for (row, record) in records.iter().enumerate() {
+            let Some(&(object, checksum)) = wanted.get(&record.offset) else { continue };
+            if record.checksum(&mut scratch) != checksum {
+                return Err(Error::corrupt(format!(
+                    "{tp}: the record at offset {} is not the one that the intent {} names: the topic was made anew or \
+                     its log was truncated. Nothing more is archived from this partition",
+                    record.offset, intent.from
+                )));
+            }
+            rows[object].push(row as u32);
+        }
         let groups = objects.iter().zip(rows);
         let groups = groups.map(|(o, rows)| Group { dt: o.dt.clone(), pipeline: o.pipeline.clone(), rows }).collect();
         Ok((records, groups))
@@ -126,7 +108,7 @@ impl Writer<'_> {
         if plan::log_state(self.head.next, low, high) == LogState::Continues {
             return Ok(());
         }
-        tokio::time::sleep(Duration::from_millis(500)).await;
+        host::sleep(Duration::from_millis(500)).await;
         let (low, high) = self.partition.watermarks().await?;
         match plan::log_state(self.head.next, low, high) {
             LogState::Continues => Ok(()),
@@ -137,7 +119,7 @@ impl Writer<'_> {
                 let (format, tables) = (self.shared().options.format, &self.shared().tables);
                 let intent = cut::intent(&self.genesis, range, &RawBatch::new(), &[], vec![gap], format, tables)?;
                 let intent = self.announce(intent).await?;
-                self.commit(&intent, Vec::new(), vec![gap]).await
+                self.commit(&intent, Vec::new()).await
             }
         }
     }
@@ -148,7 +130,7 @@ impl Writer<'_> {
         let mut now = self.partition.topic_id().await?;
         if now == TopicId::NoTopic {
             // One broker's word, which may be behind the others'.
-            tokio::time::sleep(Duration::from_millis(500)).await;
+            host::sleep(Duration::from_millis(500)).await;
             now = self.partition.topic_id().await?;
         }
         let tp = &self.partition.tp;

@@ -5,14 +5,17 @@
 
 use super::ledger as io;
 use super::messages::Batch;
-use super::partition::{Partition, blocking};
+use super::partition::Partition;
 use super::{Counters, Shared};
 use crate::cut::{self, CutRange, Encoded, Group};
 use crate::error::{Error, Result};
 use crate::format::Format;
+use crate::host::blocking;
 use crate::layout;
 use crate::ledger::plan::{self, GapSummary};
-use crate::ledger::{DataObject, Gap, Genesis, Head, Intent, IntentObject, LEDGER_VERSION, Manifest, decode_offsets};
+use crate::ledger::{
+    DataObject, Gap, Genesis, Head, Intent, IntentObject, LEDGER_VERSION, Manifest, decode_offsets,
+};
 use crate::record::RawBatch;
 use crate::store::{Created, ObjectMeta};
 use futures::{FutureExt, StreamExt, TryStreamExt, stream};
@@ -71,7 +74,7 @@ impl Writer<'_> {
         let intent = self.announce(intent).await?;
         let format = self.shared().options.format;
         let objects = self.create_objects(&intent, &intent.objects, format, &records, &groups).await?;
-        self.commit(&intent, objects, intent.gaps.clone()).await
+        self.commit(&intent, objects).await
     }
 
     /// Creates the intent, after asking whether the topic is still the same one.
@@ -166,13 +169,18 @@ impl Writer<'_> {
         self.encode_thread(move || cut::describe(&planned, bytes)).await
     }
 
-    /// Creates the manifest and moves the head.
-    pub(super) async fn commit(
-        &mut self,
-        intent: &Intent,
-        objects: Vec<(DataObject, RoaringTreemap)>,
-        gaps: Vec<Gap>,
-    ) -> Result<()> {
+    /// Creates the manifest and moves the head. `objects`: as the intent has them, each with the offsets that are in
+    /// it; whoever created it, what it lacks is a gap.
+    pub(super) async fn commit(&mut self, intent: &Intent, objects: Vec<(DataObject, RoaringTreemap)>) -> Result<()> {
+        let mut missing = RoaringTreemap::new();
+        for (planned, (_, offsets)) in intent.objects.iter().zip(&objects) {
+            missing |= decode_offsets(&planned.offsets)? - offsets;
+        }
+        let mut gaps = intent.gaps.clone();
+        if !missing.is_empty() {
+            let (low, _) = self.partition.watermarks().await?;
+            gaps.extend(plan::recovery_gaps(missing.iter().map(|o| o as i64), low));
+        }
         let manifest = Manifest {
             version: LEDGER_VERSION,
             archive_id: intent.archive_id.clone(),

@@ -149,7 +149,7 @@ impl Catalog {
         match self.manifests_once(ledger, filter).await {
             // A writer may have created objects between two pages of the listing.
             Err(e) if e.kind() == Kind::Corrupt => {
-                tokio::time::sleep(Duration::from_millis(500)).await;
+                crate::host::sleep(Duration::from_millis(500)).await;
                 self.manifests_once(ledger, filter).await
             }
             other => other,
@@ -235,13 +235,11 @@ impl Catalog {
         let mut object = 0;
         while let Some(bytes) = fetched.try_next().await? {
             let filter = filter.clone();
-            let read = tokio::task::spawn_blocking(move || {
+            cut = crate::host::blocking(move || {
                 cut.add(object, bytes, &filter, reading)?;
                 Ok(cut)
-            });
-            cut = read
-                .await
-                .map_err(|e| Error::internal(format!("a worker thread failed: {e}. Please report this")))??;
+            })
+            .await?;
             object += 1;
         }
         cut.finish()

@@ -56,15 +56,9 @@ impl Format {
         Self::ALL.into_iter().find(is)
     }
 
-    /// As configured: `parquet`, `jsonl` (gzip), or `jsonl.gz`, `jsonl.zst`, `jsonl.none`.
-    pub fn parse(text: &str) -> Option<Self> {
-        Some(match text {
-            "parquet" => Self::Parquet,
-            "jsonl" | "jsonl.gz" => Self::Jsonl(Compression::Gzip),
-            "jsonl.zst" => Self::Jsonl(Compression::Zstd),
-            "jsonl.none" => Self::Jsonl(Compression::None),
-            _ => return None,
-        })
+    /// The format with this [`extension`](Self::extension), as intents have it.
+    pub fn of_extension(extension: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|f| f.extension() == extension)
     }
 
     /// What `archive.json` has. An archive keeps it for ever: a `*.parquet` glob would miss rows in JSONL.

@@ -14,9 +14,11 @@
 //! The consumer group's offset is a hint for people and monitors. No offset moves for bytes that are not durable:
 //! only [`Head::advance`] and [`plan::head`] make a [`Head`], and both want a manifest.
 
+mod checkpoint;
 mod documents;
 pub mod plan;
 
+pub use checkpoint::{CUTS, Checkpoint, Entry};
 pub use documents::{
     ArchiveDoc, Counts, DataObject, Gap, GapKind, Genesis, Intent, IntentObject, Manifest, decode_checksums,
     decode_offsets, encode_checksums, encode_offsets,

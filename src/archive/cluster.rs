@@ -1,0 +1,201 @@
+//! What the archive needs of a Kafka cluster, and Kafka as that.
+//!
+//! Two traits, so that a simulated cluster can stand in Kafka's place under the same code. Decides nothing.
+
+use crate::error::Result;
+use crate::host;
+use crate::kafka::{Admin, Connection, Consumer, Message, Polled, RangeReader, Rebalance, TopicId, TopicInfo};
+use crate::record::{RawBatch, TopicPartition};
+use async_trait::async_trait;
+use roaring::RoaringTreemap;
+use std::ops::ControlFlow;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+/// How long brokers may take to answer a question.
+const ASK: Duration = Duration::from_secs(10);
+
+/// What brokers say of themselves and of topics.
+#[derive(Debug, Clone)]
+pub struct Described {
+    /// `None` where the brokers do not tell it.
+    pub cluster_id: Option<String>,
+    pub topics: Vec<TopicInfo>,
+}
+
+/// Brokers, as partitions' tasks ask them. Every error that may pass by itself is [`crate::Kind::Unavailable`].
+#[async_trait]
+pub trait Cluster: Send + Sync {
+    /// Waits for the brokers to answer, and finds topics by exact name, or by regular expression from `^` on.
+    async fn describe(&self, topics: &[String], timeout: Duration) -> Result<Described>;
+
+    fn consumer(&self, group: &str) -> Result<Box<dyn Poll>>;
+
+    /// Log start and last stable offset, from the partition's leader.
+    async fn watermarks(&self, tp: &TopicPartition) -> Result<(i64, i64)>;
+
+    async fn topic_id(&self, tp: &TopicPartition) -> Result<TopicId>;
+
+    /// First offset at or behind a Kafka timestamp, milliseconds since 1970.
+    async fn offset_for_time(&self, tp: &TopicPartition, ms: i64) -> Result<Option<i64>>;
+
+    /// The group's committed offset.
+    async fn committed(&self, group: &str, tp: &TopicPartition) -> Result<Option<i64>>;
+
+    /// Committed records with `from <= offset < to` that are in `offsets`. `from` must be in the log.
+    ///
+    /// # Errors
+    /// [`crate::Kind::Failed`] if it is not, or not any more.
+    async fn read(&self, tp: &TopicPartition, from: i64, to: i64, offsets: Arc<RoaringTreemap>) -> Result<RawBatch>;
+}
+
+/// A record that a poll brought, not copied yet.
+pub trait Incoming {
+    fn topic(&self) -> &str;
+    fn partition(&self) -> i32;
+    fn offset(&self) -> i64;
+    /// # Errors
+    /// [`crate::Kind::Corrupt`] if it cannot be parsed.
+    fn copy_into(&self, batch: &mut RawBatch) -> Result<()>;
+}
+
+/// A consumer as the poll thread uses it; what each call does is said at [`Consumer`].
+pub trait Poll: Send {
+    fn subscribe(&mut self, topics: &[String]) -> Result<()>;
+    fn take(&mut self, partitions: &[TopicPartition]);
+    fn poll(&mut self, timeout: Duration, record: &mut dyn FnMut(&dyn Incoming)) -> Polled;
+    fn rebalance(&mut self) -> Option<Rebalance>;
+    /// (partition, next offset, leader epoch of the record before it or -1)
+    fn read_from(&mut self, starts: &[(TopicPartition, i64, i32)]) -> Result<()>;
+    fn pause(&mut self, partitions: &[TopicPartition]) -> Result<()>;
+    fn resume(&mut self, partitions: &[TopicPartition]) -> Result<()>;
+    fn positions(&self) -> Vec<(TopicPartition, i64)>;
+    fn commit(&mut self, tp: &TopicPartition, offset: i64, wait: bool);
+    fn leave(&mut self);
+    fn last_error(&self) -> Option<String>;
+}
+
+/// A real cluster.
+pub struct Kafka {
+    connection: Connection,
+    admin: Arc<Admin>,
+    /// Asks for the offsets of the group.
+    group: OnceLock<Arc<Admin>>,
+}
+
+impl Kafka {
+    pub fn new(connection: Connection) -> Result<Self> {
+        let admin = Arc::new(Admin::new(&connection)?);
+        Ok(Self { connection, admin, group: OnceLock::new() })
+    }
+}
+
+#[async_trait]
+impl Cluster for Kafka {
+    async fn describe(&self, topics: &[String], timeout: Duration) -> Result<Described> {
+        let (admin, topics) = (self.admin.clone(), topics.to_vec());
+        host::blocking(move || {
+            admin.wait(timeout)?;
+            let topics = admin.topics(&topics, Duration::from_secs(30))?;
+            Ok(Described { cluster_id: admin.cluster_id(ASK), topics })
+        })
+        .await
+    }
+
+    fn consumer(&self, group: &str) -> Result<Box<dyn Poll>> {
+        Ok(Box::new(Consumer::new(&self.connection, group)?))
+    }
+
+    async fn watermarks(&self, tp: &TopicPartition) -> Result<(i64, i64)> {
+        let (admin, tp) = (self.admin.clone(), tp.clone());
+        host::blocking(move || admin.watermarks(&tp, ASK)).await
+    }
+
+    async fn topic_id(&self, tp: &TopicPartition) -> Result<TopicId> {
+        let (admin, tp) = (self.admin.clone(), tp.clone());
+        host::blocking(move || admin.topic_id(&tp, ASK)).await
+    }
+
+    async fn offset_for_time(&self, tp: &TopicPartition, ms: i64) -> Result<Option<i64>> {
+        let (admin, tp) = (self.admin.clone(), tp.clone());
+        host::blocking(move || admin.offset_for_time(&tp, ms, ASK)).await
+    }
+
+    async fn committed(&self, group: &str, tp: &TopicPartition) -> Result<Option<i64>> {
+        let admin = match self.group.get() {
+            Some(admin) => admin.clone(),
+            None => {
+                let admin = Arc::new(Admin::of_group(&self.connection, group)?);
+                self.group.get_or_init(|| admin).clone()
+            }
+        };
+        let tp = tp.clone();
+        host::blocking(move || admin.committed(&tp, ASK)).await
+    }
+
+    async fn read(&self, tp: &TopicPartition, from: i64, to: i64, offsets: Arc<RoaringTreemap>) -> Result<RawBatch> {
+        let (connection, tp) = (self.connection.clone(), tp.clone());
+        host::blocking(move || {
+            let mut batch = RawBatch::new();
+            RangeReader::new(&connection)?.read(&tp, from, to, Duration::from_secs(60), |message| {
+                if offsets.contains(message.offset() as u64) {
+                    message.copy_into(&mut batch)?;
+                }
+                Ok(ControlFlow::Continue(()))
+            })?;
+            Ok(batch)
+        })
+        .await
+    }
+}
+
+impl Incoming for Message<'_> {
+    fn topic(&self) -> &str {
+        Message::topic(self)
+    }
+    fn partition(&self) -> i32 {
+        Message::partition(self)
+    }
+    fn offset(&self) -> i64 {
+        Message::offset(self)
+    }
+    fn copy_into(&self, batch: &mut RawBatch) -> Result<()> {
+        Message::copy_into(self, batch)
+    }
+}
+
+impl Poll for Consumer {
+    fn subscribe(&mut self, topics: &[String]) -> Result<()> {
+        Consumer::subscribe(self, topics)
+    }
+    fn take(&mut self, partitions: &[TopicPartition]) {
+        Consumer::take(self, partitions);
+    }
+    fn poll(&mut self, timeout: Duration, record: &mut dyn FnMut(&dyn Incoming)) -> Polled {
+        Consumer::poll(self, timeout, |message| record(message))
+    }
+    fn rebalance(&mut self) -> Option<Rebalance> {
+        Consumer::rebalance(self)
+    }
+    fn read_from(&mut self, starts: &[(TopicPartition, i64, i32)]) -> Result<()> {
+        Consumer::read_from(self, starts.iter().map(|(tp, offset, epoch)| (tp, *offset, *epoch)))
+    }
+    fn pause(&mut self, partitions: &[TopicPartition]) -> Result<()> {
+        Consumer::pause(self, partitions)
+    }
+    fn resume(&mut self, partitions: &[TopicPartition]) -> Result<()> {
+        Consumer::resume(self, partitions)
+    }
+    fn positions(&self) -> Vec<(TopicPartition, i64)> {
+        Consumer::positions(self)
+    }
+    fn commit(&mut self, tp: &TopicPartition, offset: i64, wait: bool) {
+        Consumer::commit(self, tp, offset, wait);
+    }
+    fn leave(&mut self) {
+        Consumer::leave(self);
+    }
+    fn last_error(&self) -> Option<String> {
+        Consumer::last_error(self)
+    }
+}

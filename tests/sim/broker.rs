@@ -1,0 +1,552 @@
+//! A simulated cluster: partitioned logs with transactions, markers, retention, compaction and topics made anew; a
+//! group whose coordinator may be wrong about who is alive; consumers that hand out what they fetched earlier.
+
+use crate::exec::Machine;
+use crate::faults::Faults;
+use crate::rng::Rng;
+use async_trait::async_trait;
+use dlq_archiver::archive::cluster::{Cluster, Described, Incoming, Poll};
+use dlq_archiver::kafka::{Polled, Rebalance, TopicId, TopicInfo};
+use dlq_archiver::record::{Header, RawBatch, RawRecord, TimestampType, TopicPartition};
+use dlq_archiver::{Error, Result};
+use roaring::RoaringTreemap;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+/// Without a poll for this long a member is out of its group.
+const SESSION: Duration = Duration::from_secs(10);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Committed,
+    Aborted,
+    Open,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Slot {
+    Record { row: usize, state: State, compacted: bool },
+    Marker,
+}
+
+/// One partition of one incarnation of a topic.
+#[derive(Default)]
+pub struct Log {
+    slots: Vec<Slot>,
+    records: RawBatch,
+    pub start: i64,
+}
+
+/// What became of an offset.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fate {
+    /// Readable now.
+    There,
+    /// A committed record below the log start.
+    Expired,
+    /// A committed record that compaction took.
+    Compacted,
+    /// Marker, or aborted: never to be read.
+    Never,
+    /// Of a transaction that is open, or not written yet.
+    NotYet,
+}
+
+impl Log {
+    pub fn end(&self) -> i64 {
+        self.slots.len() as i64
+    }
+
+    /// Last stable offset.
+    pub fn stable(&self) -> i64 {
+        let open = |s: &Slot| matches!(s, Slot::Record { state: State::Open, .. });
+        self.slots.iter().position(open).unwrap_or(self.slots.len()) as i64
+    }
+
+    pub fn fate(&self, offset: i64) -> Fate {
+        match self.slots.get(offset as usize) {
+            None => Fate::NotYet,
+            Some(Slot::Marker | Slot::Record { state: State::Aborted, .. }) => Fate::Never,
+            Some(Slot::Record { state: State::Open, .. }) => Fate::NotYet,
+            // Compacted while it was in the log, whatever retention did later.
+            Some(Slot::Record { compacted: true, .. }) => Fate::Compacted,
+            Some(Slot::Record { .. }) if offset < self.start => Fate::Expired,
+            Some(Slot::Record { .. }) => Fate::There,
+        }
+    }
+
+    pub fn record(&self, offset: i64) -> Option<RawRecord<'_>> {
+        match self.slots.get(offset as usize)? {
+            Slot::Record { row, .. } => Some(self.records.get(*row)),
+            Slot::Marker => None,
+        }
+    }
+
+    /// Readable offsets in `from..stable`.
+    fn readable(&self, from: i64) -> impl Iterator<Item = i64> + '_ {
+        (from.max(0)..self.stable()).filter(|o| self.fate(*o) == Fate::There)
+    }
+}
+
+pub struct Topic {
+    pub id: String,
+    pub logs: Vec<Log>,
+}
+
+#[derive(Default)]
+struct Group {
+    epoch: u64,
+    /// Member -> when it last polled.
+    members: BTreeMap<u64, Duration>,
+    assigned: BTreeMap<TopicPartition, Vec<u64>>,
+}
+
+pub struct Inner {
+    pub topics: BTreeMap<String, Topic>,
+    /// Incarnations that are gone, by topic id.
+    pub past: BTreeMap<String, Topic>,
+    groups: BTreeMap<String, Group>,
+    /// (group, partition) -> committed offset.
+    pub committed: BTreeMap<TopicPartition, i64>,
+    last_member: u64,
+    last_id: u32,
+    produced: u64,
+}
+
+#[derive(Clone)]
+pub struct Broker {
+    inner: Arc<Mutex<Inner>>,
+    machine: Machine,
+    rng: Rng,
+    faults: Faults,
+    /// Whether brokers tell topic ids.
+    pub ids: bool,
+}
+
+impl Broker {
+    pub fn new(machine: Machine, rng: Rng, faults: Faults, topics: &[(&str, usize)], ids: bool) -> Self {
+        let inner = Inner {
+            topics: BTreeMap::new(),
+            past: BTreeMap::new(),
+            groups: BTreeMap::new(),
+            committed: BTreeMap::new(),
+            last_member: 0,
+            last_id: 0,
+            produced: 0,
+        };
+        let broker = Self { inner: Arc::new(Mutex::new(inner)), machine, rng, faults, ids };
+        for (name, partitions) in topics {
+            broker.create_topic(name, *partitions);
+        }
+        broker
+    }
+
+    pub fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap()
+    }
+
+    fn create_topic(&self, name: &str, partitions: usize) {
+        let mut inner = self.lock();
+        inner.last_id += 1;
+        let topic =
+            Topic { id: format!("id-{}", inner.last_id), logs: (0..partitions).map(|_| Log::default()).collect() };
+        inner.topics.insert(name.to_owned(), topic);
+    }
+
+    /// Deletes a topic and makes it anew, empty.
+    pub fn recreate_topic(&self, name: &str) {
+        let old = self.lock().topics.remove(name);
+        if let Some(old) = old {
+            let partitions = old.logs.len();
+            self.lock().past.insert(old.id.clone(), old);
+            self.create_topic(name, partitions);
+        }
+    }
+
+    /// Any log by its topic's id, or by name where ids are not told.
+    pub fn with_log<T>(&self, topic: &str, id: Option<&str>, partition: i32, f: impl FnOnce(&Log) -> T) -> Option<T> {
+        let inner = self.lock();
+        let now = inner.topics.get(topic).filter(|t| id.is_none_or(|id| t.id == id));
+        now.or_else(|| inner.past.get(id?)).and_then(|t| t.logs.get(partition as usize)).map(f)
+    }
+
+    pub fn partitions(&self) -> Vec<TopicPartition> {
+        let inner = self.lock();
+        inner
+            .topics
+            .iter()
+            .flat_map(|(n, t)| (0..t.logs.len()).map(move |p| TopicPartition::new(n, p as i32)))
+            .collect()
+    }
+
+    /// One thing that producers, retention or compaction do.
+    pub fn stir(&self, tp: &TopicPartition) {
+        let roll = self.rng.below(100);
+        let mut inner = self.lock();
+        let Inner { topics, produced, .. } = &mut *inner;
+        let Some(topic) = topics.get_mut(&tp.topic) else { return };
+        let id = topic.id.clone();
+        let Some(log) = topic.logs.get_mut(tp.partition as usize) else { return };
+        let open: Vec<usize> =
+            (0..log.slots.len()).filter(|i| matches!(log.slots[*i], Slot::Record { state: State::Open, .. })).collect();
+        match roll {
+            // The end of a transaction.
+            _ if !open.is_empty() && roll < 40 => {
+                let end = if self.rng.chance(500) { State::Aborted } else { State::Committed };
+                if end == State::Aborted {
+                    self.faults.met("transaction aborted");
+                }
+                for i in open {
+                    if let Slot::Record { state, .. } = &mut log.slots[i] {
+                        *state = end;
+                    }
+                }
+                log.slots.push(Slot::Marker);
+            }
+            0..70 => {
+                let state = if roll < 15 && open.is_empty() { State::Open } else { State::Committed };
+                for _ in 0..self.rng.range(1, 6) {
+                    *produced += 1;
+                    self.append(log, &id, tp, *produced, state);
+                }
+            }
+            70..78 if self.faults.on("retention") => {
+                let start = log.start + self.rng.below((log.stable() - log.start) as u64 / 2 + 1) as i64;
+                if start > log.start {
+                    self.faults.met("retention");
+                    log.start = start;
+                }
+            }
+            78..82 if self.faults.on("compaction") => {
+                let (start, stable) = (log.start as usize, log.stable() as usize);
+                for slot in log.slots.iter_mut().take(stable).skip(start) {
+                    if let Slot::Record { state: State::Committed, compacted, .. } = slot
+                        && self.rng.chance(200)
+                    {
+                        self.faults.met("compaction");
+                        *compacted = true;
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn append(&self, log: &mut Log, id: &str, tp: &TopicPartition, n: u64, state: State) {
+        let offset = log.slots.len() as i64;
+        let timestamp = dlq_archiver::host::now_us() / 1000 - self.rng.below(3_600_000) as i64;
+        let key = [None, Some(""), Some("k")][self.rng.below(3) as usize];
+        let value = format!("{id}/{tp}/{offset}/{n}");
+        let dest = format!("http://p{}.ns.svc", self.rng.below(3));
+        let mut headers = vec![("n", None), ("n", Some(""))];
+        if self.rng.chance(600) {
+            headers.extend([("ce_specversion", Some("1.0")), ("ce_knativeerrordest", Some(dest.as_str()))]);
+        }
+        let headers: Vec<Header<'_>> =
+            headers.iter().map(|(n, v)| Header { name: n.as_bytes(), value: v.map(str::as_bytes) }).collect();
+        let row = log.records.len();
+        let value = (!self.rng.chance(50)).then_some(value.as_bytes());
+        log.records.push(
+            offset,
+            timestamp,
+            TimestampType::CreateTime,
+            0,
+            key.map(str::as_bytes),
+            value,
+            headers.iter().copied(),
+        );
+        log.slots.push(Slot::Record { row, state, compacted: false });
+    }
+
+    /// Commits what is open, so that everything can be read.
+    pub fn settle(&self) {
+        for topic in self.lock().topics.values_mut() {
+            for log in &mut topic.logs {
+                let mut any = false;
+                for slot in &mut log.slots {
+                    if let Slot::Record { state: state @ State::Open, .. } = slot {
+                        (*state, any) = (State::Committed, true);
+                    }
+                }
+                if any {
+                    log.slots.push(Slot::Marker);
+                }
+            }
+        }
+    }
+
+    async fn answer(&self) -> Result<()> {
+        self.machine.pause(Duration::from_millis(self.rng.range(1, 60))).await;
+        if self.faults.strikes("broker does not answer", 20) {
+            return Err(Error::unavailable("simulated: no answer"));
+        }
+        Ok(())
+    }
+
+    fn log<T>(&self, tp: &TopicPartition, f: impl FnOnce(&Log) -> T) -> Result<T> {
+        self.with_log(&tp.topic, None, tp.partition, f).ok_or_else(|| Error::unavailable("simulated: no such topic"))
+    }
+}
+
+#[async_trait]
+impl Cluster for Broker {
+    async fn describe(&self, topics: &[String], _: Duration) -> Result<Described> {
+        self.answer().await?;
+        let inner = self.lock();
+        let found = topics.iter().filter_map(|name| {
+            let topic = inner.topics.get(name)?;
+            Some(TopicInfo { name: name.clone(), partitions: (0..topic.logs.len() as i32).collect() })
+        });
+        Ok(Described { cluster_id: Some("sim".into()), topics: found.collect() })
+    }
+
+    fn consumer(&self, group: &str) -> Result<Box<dyn Poll>> {
+        let mut inner = self.lock();
+        inner.last_member += 1;
+        Ok(Box::new(Consumer {
+            broker: self.clone(),
+            group: group.to_owned(),
+            member: inner.last_member,
+            topics: Vec::new(),
+            epoch: 0,
+            mine: Vec::new(),
+            rebalances: VecDeque::new(),
+            reading: BTreeMap::new(),
+        }))
+    }
+
+    async fn watermarks(&self, tp: &TopicPartition) -> Result<(i64, i64)> {
+        self.answer().await?;
+        self.log(tp, |log| (log.start, log.stable()))
+    }
+
+    async fn topic_id(&self, tp: &TopicPartition) -> Result<TopicId> {
+        self.answer().await?;
+        if !self.ids {
+            return Ok(TopicId::NotTold);
+        }
+        Ok(self.lock().topics.get(&tp.topic).map_or(TopicId::NoTopic, |t| TopicId::Is(t.id.clone())))
+    }
+
+    async fn committed(&self, _: &str, tp: &TopicPartition) -> Result<Option<i64>> {
+        self.answer().await?;
+        Ok(self.lock().committed.get(tp).copied())
+    }
+
+    async fn offset_for_time(&self, tp: &TopicPartition, ms: i64) -> Result<Option<i64>> {
+        self.answer().await?;
+        self.log(tp, |log| log.readable(log.start).find(|o| log.record(*o).is_some_and(|r| r.timestamp_ms >= ms)))
+    }
+
+    async fn read(&self, tp: &TopicPartition, from: i64, to: i64, offsets: Arc<RoaringTreemap>) -> Result<RawBatch> {
+        self.answer().await?;
+        self.log(tp, |log| {
+            if from < log.start {
+                return Err(Error::failed("simulated: the log no longer has these offsets"));
+            }
+            let mut batch = RawBatch::new();
+            for offset in log.readable(from).take_while(|o| *o < to).filter(|o| offsets.contains(*o as u64)) {
+                if let Some(record) = log.record(offset) {
+                    batch.push_record(&record);
+                }
+            }
+            Ok(batch)
+        })?
+    }
+}
+
+/// Fetched and not handed out: kept whatever happens to the log meanwhile.
+struct Reading {
+    next: i64,
+    paused: bool,
+    told_end: bool,
+    fetched: RawBatch,
+    handed: usize,
+}
+
+struct Consumer {
+    broker: Broker,
+    group: String,
+    member: u64,
+    topics: Vec<String>,
+    epoch: u64,
+    mine: Vec<TopicPartition>,
+    rebalances: VecDeque<Rebalance>,
+    reading: BTreeMap<TopicPartition, Reading>,
+}
+
+struct Message<'a> {
+    tp: &'a TopicPartition,
+    record: RawRecord<'a>,
+}
+
+impl Incoming for Message<'_> {
+    fn topic(&self) -> &str {
+        &self.tp.topic
+    }
+    fn partition(&self) -> i32 {
+        self.tp.partition
+    }
+    fn offset(&self) -> i64 {
+        self.record.offset
+    }
+    fn copy_into(&self, batch: &mut RawBatch) -> Result<()> {
+        batch.push_record(&self.record);
+        Ok(())
+    }
+}
+
+impl Consumer {
+    /// What the coordinator says.
+    fn heartbeat(&mut self) {
+        if self.topics.is_empty() {
+            return;
+        }
+        let (now, rng) = (self.broker.machine.elapsed(), &self.broker.rng);
+        let mut inner = self.broker.lock();
+        let inner = &mut *inner;
+        let group = inner.groups.entry(self.group.clone()).or_default();
+        let members = group.members.len();
+        let was_in = group.members.insert(self.member, now).is_some();
+        group.members.retain(|_, polled| now.saturating_sub(*polled) < SESSION);
+        let whim = self.broker.faults.strikes("rebalance", 2);
+        if !was_in || group.members.len() != members || whim {
+            group.epoch += 1;
+            group.assigned.clear();
+            let alive: Vec<u64> = group.members.keys().copied().collect();
+            for topic in &self.topics {
+                let count = inner.topics.get(topic).map_or(0, |t| t.logs.len());
+                for partition in 0..count as i32 {
+                    let mut owners = vec![alive[rng.below(alive.len() as u64) as usize]];
+                    if self.broker.faults.strikes("two owners", 50) {
+                        owners.push(alive[rng.below(alive.len() as u64) as usize]);
+                    }
+                    group.assigned.insert(TopicPartition::new(topic, partition), owners);
+                }
+            }
+        }
+        if group.epoch != self.epoch {
+            self.epoch = group.epoch;
+            let given = group.assigned.iter().filter(|(_, owners)| owners.contains(&self.member));
+            let given: Vec<_> = given.map(|(tp, _)| tp.clone()).collect();
+            let taken = std::mem::replace(&mut self.mine, given.clone());
+            self.reading.clear();
+            self.rebalances.extend([Rebalance::Revoked(taken), Rebalance::Assigned(given)]);
+        }
+    }
+
+    fn list(&mut self, tps: &[TopicPartition], paused: bool) {
+        for tp in tps {
+            if let Some(reading) = self.reading.get_mut(tp) {
+                reading.paused = paused;
+                // What was fetched is fetched again.
+                reading.fetched = RawBatch::new();
+                reading.handed = 0;
+            }
+        }
+    }
+}
+
+impl Poll for Consumer {
+    fn subscribe(&mut self, topics: &[String]) -> Result<()> {
+        self.topics = topics.to_vec();
+        Ok(())
+    }
+
+    fn take(&mut self, partitions: &[TopicPartition]) {
+        self.rebalances.push_back(Rebalance::Assigned(partitions.to_vec()));
+    }
+
+    fn poll(&mut self, _: Duration, record: &mut dyn FnMut(&dyn Incoming)) -> Polled {
+        self.heartbeat();
+        if self.broker.faults.strikes("fetch fails", 5) {
+            return Polled::Failed(Error::unavailable("simulated: fetch failed"));
+        }
+        let rng = self.broker.rng.clone();
+        let able: Vec<_> = self.reading.iter().filter(|(_, r)| !r.paused).map(|(tp, _)| tp.clone()).collect();
+        let Some(tp) = able.get(rng.below(able.len() as u64) as usize) else { return Polled::Idle };
+        let Some(reading) = self.reading.get_mut(tp) else { return Polled::Idle };
+        if reading.handed == reading.fetched.len() {
+            reading.fetched = RawBatch::new();
+            reading.handed = 0;
+            let (count, next) = (rng.range(1, 12) as usize, reading.next);
+            let fetched = self.broker.log(tp, |log| {
+                if next < log.start || next > log.end() {
+                    return None;
+                }
+                let mut batch = RawBatch::new();
+                for offset in log.readable(next).take(count) {
+                    batch.push_record(&log.record(offset)?);
+                }
+                Some((batch, log.stable()))
+            });
+            match fetched {
+                Err(e) => return Polled::Failed(e),
+                Ok(None) => {
+                    self.broker.faults.met("position out of range");
+                    return Polled::OutOfRange;
+                }
+                Ok(Some((batch, stable))) if batch.is_empty() => {
+                    // Markers, aborted and compacted records are passed at the end of the log.
+                    reading.next = reading.next.max(stable);
+                    let told = std::mem::replace(&mut reading.told_end, true);
+                    return if told { Polled::Idle } else { Polled::End };
+                }
+                Ok(Some((batch, _))) => reading.fetched = batch,
+            }
+        }
+        let message = Message { tp, record: reading.fetched.get(reading.handed) };
+        record(&message);
+        reading.next = message.record.offset + 1;
+        reading.handed += 1;
+        reading.told_end = false;
+        Polled::Record
+    }
+
+    fn rebalance(&mut self) -> Option<Rebalance> {
+        self.rebalances.pop_front()
+    }
+
+    fn read_from(&mut self, starts: &[(TopicPartition, i64, i32)]) -> Result<()> {
+        self.reading = starts
+            .iter()
+            .map(|(tp, next, _)| {
+                let (fetched, handed) = (RawBatch::new(), 0);
+                (tp.clone(), Reading { next: *next, paused: false, told_end: false, fetched, handed })
+            })
+            .collect();
+        Ok(())
+    }
+
+    fn pause(&mut self, tps: &[TopicPartition]) -> Result<()> {
+        self.list(tps, true);
+        Ok(())
+    }
+
+    fn resume(&mut self, tps: &[TopicPartition]) -> Result<()> {
+        self.list(tps, false);
+        Ok(())
+    }
+
+    fn positions(&self) -> Vec<(TopicPartition, i64)> {
+        self.reading.iter().map(|(tp, r)| (tp.clone(), r.next)).collect()
+    }
+
+    fn commit(&mut self, tp: &TopicPartition, offset: i64, _: bool) {
+        self.broker.lock().committed.insert(tp.clone(), offset);
+    }
+
+    fn leave(&mut self) {
+        let mut inner = self.broker.lock();
+        if let Some(group) = inner.groups.get_mut(&self.group) {
+            group.members.remove(&self.member);
+        }
+        drop(inner);
+        self.topics.clear();
+    }
+
+    fn last_error(&self) -> Option<String> {
+        None
+    }
+}

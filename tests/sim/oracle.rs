@@ -1,0 +1,294 @@
+//! Judges every object at the moment it appears, as a user would see it: a glob of `data/`, and the manifests.
+//!
+//! Knows what the brokers really had; shares no decision with the code under test.
+
+use crate::broker::{Broker, Fate};
+use bytes::Bytes;
+use dlq_archiver::format::{self, Format, Projection};
+use dlq_archiver::layout::LedgerName;
+use dlq_archiver::ledger::{GapKind, Genesis, Intent, Manifest, decode_offsets, from_bytes, sha256_hex};
+use dlq_archiver::record::TopicPartition;
+use dlq_archiver::store::Created;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::ControlFlow;
+use std::sync::{Mutex, OnceLock};
+
+struct Object {
+    sha256: String,
+    size: u64,
+    offsets: BTreeSet<i64>,
+}
+
+#[derive(Default)]
+pub struct Ledger {
+    pub genesis: Option<(Genesis, String)>,
+    intents: BTreeMap<i64, Intent>,
+    pub manifests: BTreeMap<i64, (Manifest, String)>,
+}
+
+impl Ledger {
+    /// Where the archive reaches.
+    pub fn head(&self) -> Option<i64> {
+        let genesis = self.genesis.as_ref().map(|(g, _)| g.first_offset);
+        self.manifests.values().map(|(m, _)| m.to).max().or(genesis)
+    }
+}
+
+#[derive(Default)]
+struct Inner {
+    /// Every row that a glob finds: (topic, partition, generation, offset) -> object.
+    rows: BTreeMap<(String, i32, u32, i64), String>,
+    objects: BTreeMap<String, Object>,
+    /// By ledger prefix.
+    ledgers: BTreeMap<String, Ledger>,
+    /// Data object -> ledger prefix and start of the intent that names it.
+    named: BTreeMap<String, (String, i64)>,
+    violations: Vec<String>,
+    events: Vec<String>,
+    checked: u64,
+}
+
+#[derive(Default)]
+pub struct Oracle {
+    inner: Mutex<Inner>,
+    broker: OnceLock<Broker>,
+}
+
+impl Oracle {
+    pub fn watch(&self, broker: Broker) {
+        let _ = self.broker.set(broker);
+    }
+
+    pub fn event(&self, text: String) {
+        self.inner
+            .lock()
+            .unwrap()
+            .events
+            .push(format!("{:>10} {text}", dlq_archiver::host::now_us() / 1000 % 100_000_000));
+    }
+
+    pub fn events(&self) -> Vec<String> {
+        self.inner.lock().unwrap().events.clone()
+    }
+
+    pub fn violations(&self) -> Vec<String> {
+        self.inner.lock().unwrap().violations.clone()
+    }
+
+    pub fn checked(&self) -> u64 {
+        self.inner.lock().unwrap().checked
+    }
+
+    pub fn violation(&self, text: String) {
+        self.event(format!("VIOLATION {text}"));
+        self.inner.lock().unwrap().violations.push(text);
+    }
+
+    /// Called when the store has carried a create out.
+    pub fn create(&self, key: &str, body: &Bytes, created: Created) {
+        self.event(format!("{} {key}", if created == Created::New { "created" } else { "exists " }));
+        if created == Created::Exists {
+            return;
+        }
+        let done = if key.starts_with("data/") {
+            self.data(key, body)
+        } else if key.starts_with("ledger/") {
+            self.ledger(key, body)
+        } else {
+            Ok(())
+        };
+        if let Err(why) = done {
+            self.violation(format!("{key}: {why}"));
+        }
+        self.inner.lock().unwrap().checked += 1;
+    }
+
+    fn broker(&self) -> &Broker {
+        self.broker.get().unwrap()
+    }
+
+    fn data(&self, key: &str, body: &Bytes) -> Result<(), String> {
+        let format = Format::of_key(key).ok_or("a name without a known format")?;
+        let mut inner = self.inner.lock().unwrap();
+        let inner = &mut *inner;
+        let (prefix, from) = inner.named.get(key).cloned().ok_or("no intent names this object")?;
+        let ledger = &inner.ledgers[&prefix];
+        let intent = &ledger.intents[&from];
+        let planned = intent.objects.iter().find(|o| o.key == key).ok_or("no intent names this object")?;
+        let planned: BTreeSet<i64> =
+            decode_offsets(&planned.offsets).map_err(|e| e.to_string())?.iter().map(|o| o as i64).collect();
+        let id = ledger.genesis.as_ref().and_then(|(g, _)| g.topic_id.clone());
+        let tp = TopicPartition::new(&intent.topic, intent.partition);
+        let mut offsets = BTreeSet::new();
+        let mut wrong = None;
+        let mut scratch = Vec::new();
+        format::read(format, body.clone(), Projection::All, &mut |row| {
+            let offset = row.raw.offset;
+            let place = (row.id.topic.to_string(), row.id.partition, row.id.generation, offset);
+            if (place.0.as_str(), place.1) != (tp.topic.as_str(), tp.partition) {
+                wrong = Some(format!("holds a record of {}/{}", place.0, place.1));
+            }
+            if let Some(other) = inner.rows.insert(place, key.to_owned()) {
+                wrong = Some(format!("offset {offset} is twice in the glob: also in {other}"));
+            }
+            if !planned.contains(&offset) {
+                wrong = Some(format!("offset {offset} is not one that the intent names"));
+            }
+            let sum = row.raw.checksum(&mut scratch);
+            let same = self.broker().with_log(&tp.topic, id.as_deref(), tp.partition, |log| {
+                let real = log.record(offset).map(|r| r.checksum(&mut scratch));
+                (real == Some(sum), log.fate(offset))
+            });
+            match same {
+                Some((true, Fate::There | Fate::Expired | Fate::Compacted)) => {}
+                Some((true, fate)) => wrong = Some(format!("offset {offset} should not be readable ({fate:?})")),
+                Some((false, _)) => wrong = Some(format!("offset {offset} is not what the topic had")),
+                None => wrong = Some(format!("no log {tp} of topic id {id:?}")),
+            }
+            offsets.insert(offset);
+            Ok(ControlFlow::Continue(()))
+        })
+        .map_err(|e| e.to_string())?;
+        let object = Object { sha256: sha256_hex(body), size: body.len() as u64, offsets };
+        inner.objects.insert(key.to_owned(), object);
+        wrong.map_or(Ok(()), Err)
+    }
+
+    fn ledger(&self, key: &str, body: &Bytes) -> Result<(), String> {
+        let (prefix, _) = key.rsplit_once('/').ok_or("no folder")?;
+        let prefix = prefix.strip_suffix("/checkpoints").unwrap_or(prefix).to_owned();
+        let name = key[prefix.len() + 1..].to_owned();
+        let text = |e: dlq_archiver::Error| e.to_string();
+        let mut inner = self.inner.lock().unwrap();
+        let inner = &mut *inner;
+        let ledger = inner.ledgers.entry(prefix.clone()).or_default();
+        match LedgerName::parse(&name) {
+            Some(LedgerName::Genesis) => {
+                ledger.genesis = Some((from_bytes(key, body).map_err(text)?, sha256_hex(body)));
+            }
+            Some(LedgerName::Intent { from }) => {
+                let intent: Intent = from_bytes(key, body).map_err(text)?;
+                for object in &intent.objects {
+                    if inner.named.insert(object.key.clone(), (prefix.clone(), from)).is_some() {
+                        return Err(format!("{} is named by two intents", object.key));
+                    }
+                }
+                ledger.intents.insert(from, intent);
+            }
+            Some(LedgerName::Manifest { from }) => {
+                let manifest: Manifest = from_bytes(key, body).map_err(text)?;
+                check_manifest(ledger, &inner.objects, &manifest, self.broker())?;
+                ledger.manifests.insert(from, (manifest, sha256_hex(body)));
+            }
+            Some(LedgerName::Checkpoint { .. }) => {}
+            None => return Err(format!("{name} is no name of a ledger document")),
+        }
+        Ok(())
+    }
+
+    /// The group's offset is only committed for what is durable.
+    pub fn committed(&self) {
+        let committed = self.broker().lock().committed.clone();
+        for (tp, offset) in committed {
+            let head = self
+                .inner
+                .lock()
+                .unwrap()
+                .ledgers
+                .values()
+                .filter_map(|l| {
+                    let (g, _) = l.genesis.as_ref()?;
+                    (g.topic == tp.topic && g.partition == tp.partition).then(|| l.head())?
+                })
+                .max();
+            if head.is_none_or(|head| offset > head) {
+                self.violation(format!("{tp}: group offset {offset} committed, the archive reaches {head:?}"));
+            }
+        }
+    }
+
+    /// When all is quiet: every record that can be read is in the glob, and the ledger reaches the log end.
+    pub fn complete(&self, tp: &TopicPartition) {
+        let found = {
+            let inner = self.inner.lock().unwrap();
+            let ledger = inner
+                .ledgers
+                .values()
+                .find(|l| l.genesis.as_ref().is_some_and(|(g, _)| g.topic == tp.topic && g.partition == tp.partition));
+            let Some(ledger) = ledger else { return };
+            let Some((genesis, _)) = &ledger.genesis else { return };
+            let broker = self.broker();
+            broker.with_log(&tp.topic, genesis.topic_id.as_deref(), tp.partition, |log| {
+                if ledger.head() != Some(log.stable()) {
+                    return Some(format!("{tp}: archived to {:?}, the log ends at {}", ledger.head(), log.stable()));
+                }
+                let hidden = (genesis.first_offset..log.stable()).find(|o| {
+                    let place = (tp.topic.clone(), tp.partition, genesis.generation, *o);
+                    log.fate(*o) == Fate::There && !inner.rows.contains_key(&place)
+                });
+                hidden.map(|o| format!("{tp}: offset {o} is in the topic and not in the archive"))
+            })
+        };
+        if let Some(Some(why)) = found {
+            self.violation(why);
+        }
+    }
+}
+
+fn check_manifest(
+    ledger: &Ledger,
+    objects: &BTreeMap<String, Object>,
+    m: &Manifest,
+    broker: &Broker,
+) -> Result<(), String> {
+    let (genesis, genesis_sha) = ledger.genesis.as_ref().ok_or("a manifest without genesis")?;
+    let intent = ledger.intents.get(&m.from).ok_or("a manifest without intent")?;
+    let before = ledger.manifests.values().max_by_key(|(m, _)| m.from);
+    let (next, sha, sequence) =
+        before.map_or((genesis.first_offset, genesis_sha, 0), |(m, sha)| (m.to, sha, m.sequence + 1));
+    if (m.from, m.to) != (next, intent.to) || m.to <= m.from {
+        return Err(format!("{}..{} does not tile: expected {next}..{}", m.from, m.to, intent.to));
+    }
+    if (&m.previous_sha256, m.sequence) != (sha, sequence) {
+        return Err("the chain is broken".into());
+    }
+    let named: BTreeSet<&str> = intent.objects.iter().map(|o| o.key.as_str()).collect();
+    let listed: BTreeSet<&str> = m.objects.iter().map(|o| o.key.as_str()).collect();
+    if named != listed {
+        return Err(format!("lists objects {listed:?}, its intent {named:?}"));
+    }
+    let mut rows = BTreeSet::new();
+    for object in &m.objects {
+        let found = objects.get(&object.key).ok_or_else(|| format!("{} is not there", object.key))?;
+        if (&found.sha256, found.size, found.offsets.len() as u64) != (&object.sha256, object.size, object.rows) {
+            return Err(format!("{} is not as the manifest says", object.key));
+        }
+        rows.extend(found.offsets.iter().copied());
+    }
+    broker
+        .with_log(&m.topic, genesis.topic_id.as_deref(), m.partition, |log| {
+            for offset in m.from..m.to {
+                let gap = m.gaps.iter().find(|g| (g.from..g.to).contains(&offset)).map(|g| g.kind);
+                let fate = log.fate(offset);
+                let right = match (rows.contains(&offset), gap, fate) {
+                    (true, None, _) => true,
+                    (true, Some(_), _) => false,
+                    // Lost is said of whole ranges below the log start, whatever was in them.
+                    (false, Some(GapKind::Lost), _) => offset < log.start,
+                    (false, Some(GapKind::Expired), _) => offset < log.start,
+                    (false, Some(GapKind::Compacted), fate) => matches!(fate, Fate::Compacted | Fate::Expired),
+                    (false, None, fate) => matches!(fate, Fate::Never | Fate::Compacted),
+                };
+                if !right {
+                    return Err(format!(
+                        "offset {offset}: in an object: {}, gap {gap:?}, in truth {fate:?} (log {}..{})",
+                        rows.contains(&offset),
+                        log.start,
+                        log.stable()
+                    ));
+                }
+            }
+            Ok(())
+        })
+        .unwrap_or(Err("of a topic that never was".into()))
+}
