@@ -277,6 +277,7 @@ fn check_manifest(
                     (false, Some(GapKind::Lost), _) => offset < log.start,
                     (false, Some(GapKind::Expired), _) => offset < log.start,
                     (false, Some(GapKind::Compacted), fate) => matches!(fate, Fate::Compacted | Fate::Expired),
+                    (false, Some(GapKind::Unknown), fate) => fate != Fate::There,
                     (false, None, fate) => matches!(fate, Fate::Never | Fate::Compacted),
                 };
                 if !right {
