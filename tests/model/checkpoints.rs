@@ -153,7 +153,8 @@ impl Checkpoints {
                 for to in w.from + 1..=(w.from + 2).min(self.n) {
                     let mut s = s.clone();
                     s.intents[from] = to;
-                    let early = self.lacks == Rule::BeforeItsManifests && w.entries.count_ones() as u8 + 1 >= self.every;
+                    let early =
+                        self.lacks == Rule::BeforeItsManifests && w.entries.count_ones() as u8 + 1 >= self.every;
                     let at = if early { At::Checkpoint } else { At::Manifest };
                     push("creates the intent", &s, Writer { at, to, ..w });
                 }
@@ -239,13 +240,7 @@ impl Model for Checkpoints {
     fn initial(&self) -> State {
         let mut writers = [Writer::at(At::Nowhere); W];
         writers[..self.writers].fill(Writer::at(At::Newest));
-        State {
-            writers,
-            crashes: self.crashes,
-            intents: [0; N],
-            manifests: [0; N],
-            checkpoints: Default::default(),
-        }
+        State { writers, crashes: self.crashes, intents: [0; N], manifests: [0; N], checkpoints: Default::default() }
     }
 
     fn next(&self, s: &State, out: &mut Vec<(Step, State)>) {
@@ -285,8 +280,11 @@ impl Model for Checkpoints {
         if seen.windows(2).any(|pair| pair[0].0 == pair[1].0) {
             return Some("a reader sees a manifest once");
         }
-        let there: Vec<(u8, bool)> =
-            (0..N as u8).map(|f| (f, s.manifests[f as usize])).filter(|m| m.1 != 0).map(|(f, m)| (f, m & RECOVERED != 0)).collect();
+        let there: Vec<(u8, bool)> = (0..N as u8)
+            .map(|f| (f, s.manifests[f as usize]))
+            .filter(|m| m.1 != 0)
+            .map(|(f, m)| (f, m & RECOVERED != 0))
+            .collect();
         if seen.len() != there.len() {
             return Some("a reader sees every manifest");
         }

@@ -150,13 +150,7 @@ fn stuck(successors: &[u32], starts: &mut Vec<usize>, mut good: Vec<bool>) -> Op
 }
 
 /// Walks from the first state to the one numbered `to`.
-fn trace<M: Model>(
-    model: &M,
-    seen: &Seen,
-    parents: &[u32],
-    to: usize,
-    invariant: &'static str,
-) -> Broken {
+fn trace<M: Model>(model: &M, seen: &Seen, parents: &[u32], to: usize, invariant: &'static str) -> Broken {
     let mut path = Vec::new();
     let mut i = to;
     while i != 0 {

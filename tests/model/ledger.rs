@@ -174,7 +174,11 @@ impl Ledger {
                         }
                     }
                 }
-                let what = if lost_manifests + lost_intents > 0 { "lists a ledger that is behind" } else { "lists the ledger" };
+                let what = if lost_manifests + lost_intents > 0 {
+                    "lists a ledger that is behind"
+                } else {
+                    "lists the ledger"
+                };
                 if let Some(next) = self.loaded(s, w, &manifests, &intents) {
                     out.push(((0, what), next));
                 }
