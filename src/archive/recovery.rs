@@ -14,7 +14,6 @@ use crate::ledger::{
     plan::{self, LogState},
 };
 use crate::record::RawBatch;
-use roaring::RoaringTreemap;
 use std::collections::HashMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -55,15 +54,7 @@ impl Writer<'_> {
             found.extend(absent.into_iter().zip(created));
         }
         found.sort_by_key(|(i, _)| *i);
-        let mut missing = RoaringTreemap::new();
-        for (i, (_, offsets)) in &found {
-            missing |= decode_offsets(&intent.objects[*i].offsets)? - offsets;
-        }
-        // Asked again: the log start may have moved while the range was read.
-        let (low, _) = self.partition.watermarks().await?;
-        let mut gaps = intent.gaps.clone();
-        gaps.extend(plan::recovery_gaps(missing.iter().map(|o| o as i64), low));
-        self.commit(&intent, found.into_iter().map(|(_, o)| o).collect(), gaps).await
+        self.commit(&intent, found.into_iter().map(|(_, o)| o).collect()).await
     }
 
     /// Reads the offsets of these objects again and checks each against the checksum in the intent.
@@ -140,7 +131,7 @@ impl Writer<'_> {
                 let (format, tables) = (self.shared().options.format, &self.shared().tables);
                 let intent = cut::intent(&self.genesis, range, &RawBatch::new(), &[], vec![gap], format, tables)?;
                 let intent = self.announce(intent).await?;
-                self.commit(&intent, Vec::new(), vec![gap]).await
+                self.commit(&intent, Vec::new()).await
             }
         }
     }

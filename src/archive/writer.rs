@@ -11,7 +11,9 @@ use crate::cut::{self, CutRange, Encoded, Group};
 use crate::error::{Error, Result};
 use crate::format::Format;
 use crate::layout;
-use crate::ledger::{DataObject, Gap, Genesis, Head, Intent, IntentObject, LEDGER_VERSION, Manifest, decode_offsets};
+use crate::ledger::{
+    DataObject, Gap, Genesis, Head, Intent, IntentObject, LEDGER_VERSION, Manifest, decode_offsets, plan,
+};
 use crate::record::RawBatch;
 use crate::store::{Created, ObjectMeta};
 use futures::{FutureExt, StreamExt, TryStreamExt, stream};
@@ -74,7 +76,7 @@ impl Writer<'_> {
         let intent = self.announce(intent).await?;
         let format = self.shared().options.format;
         let objects = self.create_objects(&intent, &intent.objects, format, &records, &groups).await?;
-        self.commit(&intent, objects, intent.gaps.clone()).await
+        self.commit(&intent, objects).await
     }
 
     /// Creates the intent, after asking whether the topic is still the same one.
@@ -169,13 +171,21 @@ impl Writer<'_> {
         self.encode_thread(move || cut::describe(&planned, bytes)).await
     }
 
+    /// The gaps of a cut: its intent's, and what its objects lack. A cut's own writer asks too: an archiver that
+    /// recovered the cut meanwhile may have created an object without rows that Kafka no longer had.
+    async fn gaps(&self, intent: &Intent, objects: &[(DataObject, RoaringTreemap)]) -> Result<Vec<Gap>> {
+        let missing = plan::missing(intent, objects.iter().map(|(_, offsets)| offsets))?;
+        let mut gaps = intent.gaps.clone();
+        if !missing.is_empty() {
+            let (low, _) = self.partition.watermarks().await?;
+            gaps.extend(plan::recovery_gaps(missing.iter().map(|o| o as i64), low));
+        }
+        Ok(gaps)
+    }
+
     /// Creates the manifest and moves the head.
-    pub(super) async fn commit(
-        &mut self,
-        intent: &Intent,
-        objects: Vec<(DataObject, RoaringTreemap)>,
-        gaps: Vec<Gap>,
-    ) -> Result<()> {
+    pub(super) async fn commit(&mut self, intent: &Intent, objects: Vec<(DataObject, RoaringTreemap)>) -> Result<()> {
+        let gaps = self.gaps(intent, &objects).await?;
         let manifest = Manifest {
             version: LEDGER_VERSION,
             archive_id: intent.archive_id.clone(),
