@@ -49,19 +49,21 @@ enum Rule {
     ProgressBeforeFencing,
     /// A run takes the lists as they were before it fenced.
     ListsBeforeFencing,
-    /// Lists first, then the progress.
+    /// Lists first, then the progress. The code does this, so far.
     ListsBeforeProgress,
-    /// That another process took the same number meanwhile is not looked at before the lists are judged.
+    /// Whether another process began a run of the same number meanwhile is not looked at before the lists are judged. The
+    /// code does this, so far.
     NumberNotChecked,
-    /// The process that wrote the plan takes its number afterwards, though what fences is open since before.
+    /// The process that wrote the plan takes its number afterwards, though what fences is open since before. The code
+    /// does this, so far.
     NumberAfterFencing,
-    /// `plain`: a final list that is there has to be the one that this process would write.
+    /// `plain`: a final list that is there has to be the one that this process would write. The code does this, so far.
     FinalListMustMatch,
     /// The last list takes every batch's list, of aborted ones too.
     AllListsCount,
     /// The other restore skips what is in the lists of finished restores alone.
     PastOfFinishedOnly,
-    /// The other restore runs at the same time.
+    /// The other restore runs at the same time. Nothing in the code forbids it, so far.
     BothAtOnce,
     /// `plain`: what is acknowledged in part counts.
     DoneWithoutAcknowledgement,
@@ -125,21 +127,25 @@ impl Sent {
     }
 
     fn has_piece(&self) -> bool {
-        self.pieces.iter().flatten().any(|end| *end != 0)
+        !self.pieces().is_empty()
     }
 
-    /// `pieces::counted`: where the pieces that count end, and their (start, end, run).
-    fn counted(&self) -> Option<(u8, Vec<(u8, u8, usize)>)> {
-        let mut kept = Vec::new();
-        for (run, pieces) in self.pieces.iter().enumerate() {
-            for (start, end) in pieces.iter().enumerate().filter(|(_, end)| **end != 0) {
-                let redone = self.runs[run + 1..].iter().any(|s| *s != NONE && *s <= start as u8);
-                if !redone {
-                    kept.push((start as u8, *end, run));
-                }
-            }
+    /// Each piece: (start, end, run), in order.
+    fn pieces(&self) -> Vec<(u8, u8, usize)> {
+        let mut pieces = Vec::new();
+        for (run, ends) in self.pieces.iter().enumerate() {
+            let there = ends.iter().enumerate().filter(|(_, end)| **end != 0);
+            pieces.extend(there.map(|(start, end)| (start as u8, *end, run)));
         }
-        kept.sort_unstable();
+        pieces.sort_unstable();
+        pieces
+    }
+
+    /// `pieces::counted`: where the pieces that count end, and which they are.
+    fn counted(&self) -> Option<(u8, Vec<(u8, u8, usize)>)> {
+        let redone = |start, run: usize| self.runs[run + 1..].iter().any(|s| *s != NONE && *s <= start);
+        let mut kept = self.pieces();
+        kept.retain(|(start, _, run)| !redone(*start, *run));
         let mut reached = 0;
         for (start, end, run) in &kept {
             if *start != reached || self.runs[*run] == NONE {
@@ -223,13 +229,8 @@ fn range(from: u8, to: u8) -> u8 {
 impl State {
     /// Rows of the pieces that a later restore sees.
     fn listed(&self) -> u8 {
-        let mut listed = 0;
-        for (run, pieces) in self.store.pieces.iter().enumerate() {
-            for (start, end) in pieces.iter().enumerate().filter(|(_, end)| **end != 0) {
-                listed |= range(start as u8, *end) & !self.skipped[run];
-            }
-        }
-        listed
+        let rows = |(start, end, run): (u8, u8, usize)| range(start, end) & !self.skipped[run];
+        self.store.pieces().into_iter().map(rows).fold(0, |listed, rows| listed | rows)
     }
 
     fn see(&mut self, by: usize, rows: u8) {
@@ -439,12 +440,7 @@ impl Restore {
             }
             At::Finish => {
                 let kept = if self.lacks == Rule::AllListsCount {
-                    let pieces = p.seen.pieces.iter().enumerate();
-                    let all = |(run, ends): (usize, &[u8; 3])| {
-                        let ends = *ends;
-                        (0..S).filter(move |s| ends[*s as usize] != 0).map(move |s| (s, ends[s as usize], run))
-                    };
-                    Some((S, pieces.flat_map(all).collect()))
+                    Some((S, p.seen.pieces()))
                 } else {
                     let mut seen = p.seen;
                     if let Some(run) = seen.runs.get_mut(run).filter(|start| **start == NONE) {
@@ -456,7 +452,6 @@ impl Restore {
                     push("finds lists that do not fit", s.clone(), Process { at: At::Corrupt, ..OFF });
                     return;
                 };
-                let rows = |(start, end, run): &(u8, u8, usize)| range(*start, *end) & !s.skipped[*run];
                 let (mut list, mut by) = (0, [0; S as usize]);
                 for (start, end, run) in kept {
                     let rows = range(start, end) & !s.skipped[run];
@@ -638,7 +633,7 @@ impl Model for Restore {
             if s.store.runs[run] != NONE {
                 text += &format!("; run {} from {}", run + 1, s.store.runs[run]);
             }
-            for (start, end) in s.store.pieces[run].iter().enumerate().filter(|(_, end)| **end != 0) {
+            for (start, end, _) in s.store.pieces().into_iter().filter(|piece| piece.2 == run) {
                 text += &format!("; list {start}..{end} of run {}", run + 1);
             }
         }
