@@ -110,6 +110,9 @@ enum At {
     Corrupt,
 }
 
+/// (start, end, run), the run from 0.
+type Piece = (u8, u8, usize);
+
 /// The lists and runs of a restore as somebody saw them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct Sent {
@@ -130,8 +133,8 @@ impl Sent {
         !self.pieces().is_empty()
     }
 
-    /// Each piece: (start, end, run), in order.
-    fn pieces(&self) -> Vec<(u8, u8, usize)> {
+    /// Each piece, in order.
+    fn pieces(&self) -> Vec<Piece> {
         let mut pieces = Vec::new();
         for (run, ends) in self.pieces.iter().enumerate() {
             let there = ends.iter().enumerate().filter(|(_, end)| **end != 0);
@@ -142,7 +145,7 @@ impl Sent {
     }
 
     /// `pieces::counted`: where the pieces that count end, and which they are.
-    fn counted(&self) -> Option<(u8, Vec<(u8, u8, usize)>)> {
+    fn counted(&self) -> Option<(u8, Vec<Piece>)> {
         let redone = |start, run: usize| self.runs[run + 1..].iter().any(|s| *s != NONE && *s <= start);
         let mut kept = self.pieces();
         kept.retain(|(start, _, run)| !redone(*start, *run));
@@ -229,7 +232,7 @@ fn range(from: u8, to: u8) -> u8 {
 impl State {
     /// Rows of the pieces that a later restore sees.
     fn listed(&self) -> u8 {
-        let rows = |(start, end, run): (u8, u8, usize)| range(start, end) & !self.skipped[run];
+        let rows = |(start, end, run): Piece| range(start, end) & !self.skipped[run];
         self.store.pieces().into_iter().map(rows).fold(0, |listed, rows| listed | rows)
     }
 
