@@ -41,6 +41,7 @@ pub struct FilterDoc {
     pub pipeline: Vec<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub dialect: Vec<String>,
+    /// The full name, or its last segment.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub error_class: Vec<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -224,7 +225,7 @@ impl Filter {
             && self.time_matches(record.raw.timestamp_ms)
             && any(&self.pipeline, Some(record.pipeline))
             && any(&self.dialect, Some(&d.dialect))
-            && any(&self.error_class, d.error_class.as_deref())
+            && self.class_matches(d.error_class.as_deref())
             && self.code_matches(d.error_code)
             && any(&self.event_id, d.event_id.as_deref())
             && any(&self.origin_topic, d.origin_topic.as_deref())
@@ -247,8 +248,24 @@ impl Filter {
             && self.doc.until_ms.is_none_or(|until| ms < until)
     }
 
+    /// By the full name, as regular expressions too, or by the last segment, as `list` shows it.
+    fn class_matches(&self, class: Option<&str>) -> bool {
+        any(&self.error_class, class)
+            || class
+                .map(short_class)
+                .is_some_and(|short| self.error_class.iter().any(|t| matches!(t, Text::Exact(text) if text == short)))
+    }
+
     fn code_matches(&self, code: Option<i32>) -> bool {
         self.doc.error_code.is_empty() || code.is_some_and(|c| self.doc.error_code.contains(&c))
+    }
+}
+
+/// An error class without its package, if it looks like one that has a package.
+pub fn short_class(class: &str) -> &str {
+    match class.rsplit_once('.') {
+        Some((package, name)) if !name.is_empty() && !package.contains(char::is_whitespace) => name,
+        _ => class,
     }
 }
 
@@ -301,8 +318,11 @@ pub fn parse_offsets(text: &str) -> Result<(Option<i64>, Option<i64>)> {
     })
 }
 
+/// Numbers below are more likely seconds: as milliseconds they lie before March 1973.
+const LEAST_MS: i64 = 100_000_000_000;
+
 /// A time as users give it: RFC 3339, a date (`2026-10-08`, its first moment in UTC), milliseconds since 1970 (at
-/// least 10 digits), or how long ago (`90s`, `15m`, `2h`, `7d`). Returns milliseconds since 1970.
+/// least 10^11), or how long ago (`90s`, `15m`, `2h`, `7d`). Returns milliseconds since 1970.
 ///
 /// # Errors
 /// [`crate::Kind::Config`] for anything else.
@@ -316,11 +336,19 @@ pub fn parse_time(text: &str, now_ms: i64) -> Result<i64> {
     {
         return Ok(Utc.from_utc_datetime(&start).timestamp_millis());
     }
-    if text.len() >= 10
+    if text.len() >= 9
         && text.bytes().all(|b| b.is_ascii_digit())
-        && let Ok(ms) = text.parse()
+        && let Ok(ms) = text.parse::<i64>()
     {
-        return Ok(ms);
+        if ms >= LEAST_MS {
+            return Ok(ms);
+        }
+        return Err(Error::config(format!(
+            "{text:?} would be {}, as a number is milliseconds since 1970: did you mean {} ({})?",
+            rfc3339_ms(ms),
+            ms * 1000,
+            rfc3339_ms(ms * 1000)
+        )));
     }
     let ago = text.char_indices().last().and_then(|(i, unit)| {
         let unit_ms = match unit {

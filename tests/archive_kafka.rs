@@ -143,23 +143,29 @@ async fn odd_records_survive_the_embedded_broker() {
 async fn rows_that_an_object_lacks_are_a_gap_for_the_cuts_own_writer_too() {
     let broker = MockBroker::start().unwrap();
     broker.create_topic("slow-dlq", 1).unwrap();
+    broker.create_topic("other-dlq", 1).unwrap();
     let brokers = broker.brokers();
     produce(&Connection::new(&brokers), "slow-dlq", &odd_records()[..3]);
     let folder = tempfile::tempdir().unwrap();
-    let archive = |name: &str| {
+    let archive = |name: &str, topic: &str| {
         let url = format!("file://{}/{name}", folder.path().display());
-        let args = ["archive", "--once", "--topic", "slow-dlq", "--brokers", &brokers, "--archive", &url, "--quiet"];
+        let args = ["archive", "--once", "--topic", topic, "--brokers", &brokers, "--archive", &url, "--quiet"];
         let out = program(&args).args(["--format", "jsonl", "--compression", "none"]).output().unwrap();
         assert_eq!(out.status.code(), Some(0), "{}", String::from_utf8_lossy(&out.stderr));
-        let manifest = folder.path().join(name).join("ledger/slow-dlq/0/00000000000000000000.json");
-        serde_json::from_slice::<dlq_archiver::ledger::Manifest>(&std::fs::read(manifest).unwrap()).unwrap()
     };
-    let sound = archive("sound");
+    let manifest = |name: &str| {
+        let path = folder.path().join(name).join("ledger/slow-dlq/0/00000000000000000000.json");
+        serde_json::from_slice::<dlq_archiver::ledger::Manifest>(&std::fs::read(path).unwrap()).unwrap()
+    };
+    archive("sound", "slow-dlq");
+    let sound = manifest("sound");
     assert_eq!((sound.rows, sound.gaps.len(), sound.objects.len()), (3, 0, 1));
+    archive("late", "other-dlq");
     let object = folder.path().join("late").join(&sound.objects[0].key);
     std::fs::create_dir_all(object.parent().unwrap()).unwrap();
     std::fs::write(object, "").unwrap();
-    let late = archive("late");
+    archive("late", "slow-dlq");
+    let late = manifest("late");
     let gaps: Vec<_> = late.gaps.iter().map(|gap| (gap.from, gap.to)).collect();
     assert_eq!((late.rows, gaps), (0, vec![(0, 3)]));
 }
@@ -230,6 +236,35 @@ async fn a_lost_archive_json_is_not_made_anew() {
     assert_eq!(out.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&out.stderr).contains("archive.json is missing"), "{out:?}");
     assert!(!folder.path().join("archive.json").exists());
+}
+
+/// The ledger of one of two topics is lost: the group's offset gives it away.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_partition_without_the_ledger_that_its_group_remembers_is_told() {
+    let broker = MockBroker::start().unwrap();
+    let brokers = broker.brokers();
+    for topic in ["kept-dlq", "lost-dlq"] {
+        broker.create_topic(topic, 1).unwrap();
+        produce(&Connection::new(&brokers), topic, &odd_records());
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let url = format!("file://{}", folder.path().display());
+    let archive = || {
+        let topics = ["--topic", "kept-dlq", "--topic", "lost-dlq"];
+        let args = ["archive", "--once", "--brokers", &brokers, "--archive", &url];
+        let out = program(&args).args(topics).output().unwrap();
+        assert_eq!(out.status.code(), Some(0), "{out:?}");
+        String::from_utf8(out.stderr).unwrap()
+    };
+    for _ in 0..2 {
+        assert!(!archive().contains("has committed offset"));
+    }
+    std::fs::remove_dir_all(folder.path().join("ledger/lost-dlq")).unwrap();
+    let told = archive();
+    let count = odd_records().len();
+    let warning = format!("has committed offset {count}, and the ledger ends at 0");
+    assert!(told.lines().any(|l| l.contains("lost-dlq/0") && l.contains(&warning)), "{told}");
+    assert!(!told.contains("kept-dlq/0: the group"), "{told}");
 }
 
 /// The brokers of a real Kafka; `None`, with a notice, where there is none and none is required.

@@ -104,6 +104,7 @@ async fn filters_select_what_they_say() {
     check(&["--pipeline", "picky"], &|r| r["pipeline_name"] == "picky");
     check(&["--dialect", "streams"], &|r| r["dialect"] == "streams");
     check(&["--error-code", "500"], &|r| r["error_code"] == 500);
+    check(&["--error-class", "SQLException"], &|r| r["error_class"] == "java.sql.SQLException");
     check(&["--error-class", "^java"], &|r| text(r, "error_class").starts_with("java"));
     check(&["--error-message", "(?i)REFUSED"], &|r| text(r, "error_message").contains("refused"));
     check(&["--origin-topic", "orders"], &|r| r["origin_topic"] == "orders");
@@ -134,7 +135,7 @@ async fn nothing_that_matches_is_no_error_and_says_what_there_is() {
 #[tokio::test(flavor = "multi_thread")]
 async fn no_control_character_of_a_record_reaches_the_terminal() {
     let mut archive = TestArchive::new(Format::Parquet).await;
-    let bad = "\u{1b}[31mred\u{1b}[0m\u{1b}]0;t\u{7}\r\n\u{9b}2J\u{202e}end".as_bytes();
+    let bad = "\u{1b}[31mred\u{1b}[0m\u{1b}]0;t\u{7}\r\n\u{9b}2J\u{202e}e\u{200b}nd".as_bytes();
     let records = batch(&[Rec {
         value: Some(bad),
         key: Some(bad),
@@ -160,6 +161,9 @@ async fn no_control_character_of_a_record_reaches_the_terminal() {
         let odd: Vec<char> = run.ok().chars().filter(|c| (c.is_control() && *c != '\n') || *c == '\u{202e}').collect();
         assert!(odd.is_empty(), "{args:?}: {odd:?}");
         assert!(run.out.contains("red"), "{args:?}");
+        let program = args.contains(&"json");
+        assert_eq!(run.out.contains('\u{200b}'), program, "{args:?}");
+        assert_eq!(run.out.contains("<U+202E>e<U+200B>nd"), !program, "{args:?}");
     }
     let back = archive.run(&["list", "-o", "jsonl", "--payload"]).lines();
     assert_eq!(back[0]["kafka_value_text"].as_str().unwrap().as_bytes(), bad);
@@ -207,7 +211,12 @@ async fn with_gaps() -> TestArchive {
     let record = |offset| batch(&[Rec { offset, value: Some(b"v"), ..Rec::default() }]);
     archive.cut("orders-dlq", 0, 10, 20, record(10), Vec::new()).await;
     let gap = |from, to, kind| Gap { from, to, kind };
-    let gaps = vec![gap(20, 23, GapKind::Lost), gap(23, 25, GapKind::Expired), gap(25, 26, GapKind::Compacted)];
+    let gaps = vec![
+        gap(20, 23, GapKind::Lost),
+        gap(23, 25, GapKind::Expired),
+        gap(25, 26, GapKind::Compacted),
+        gap(26, 28, GapKind::Unknown),
+    ];
     archive.cut("orders-dlq", 0, 20, 30, record(29), gaps).await;
     archive.cut_in("orders-dlq", 0, 2, 0, 5, record(3), Vec::new()).await;
     archive
@@ -219,6 +228,9 @@ async fn show_says_why_a_record_is_not_there() {
     for (id, why) in [
         ("orders-dlq/0/9", "before its start, 10"),
         ("orders-dlq/0/30", "not in the archive yet: this partition is archived up to 30"),
+        ("orders-dlq/0/9223372036854775806", "is archived up to 30"),
+        ("orders-dlq/0/9223372036854775807", "is archived up to 30"),
+        ("orders-dlq/0/26", "whether a record was there is not known"),
         ("orders-dlq/0/11", "was no record: a transaction marker"),
         ("orders-dlq/0/20", "lies in a gap: retention deleted it before it was read"),
         ("orders-dlq/0/24", "lies in a gap: it was read, but retention"),
@@ -252,7 +264,9 @@ async fn summary_counts_from_manifests_what_the_records_say() {
     assert_eq!(summary["objects_read"], 0);
     let exact = archive.run(&["summary", "-o", "json", "--exact"]).json();
     assert_eq!(exact["times_are_exact"], true);
+    assert!(!archive.run(&["summary", "--exact"]).ok().contains('~'));
     for group in exact["groups"].as_array().unwrap() {
+        assert_eq!(group["times_are_exact"], true);
         let fields = ["pipeline_name", "dialect", "error_class", "error_code"];
         let of = all.iter().filter(|r| fields.iter().all(|f| r[*f] == group[*f]));
         let times: Vec<_> = of.map(|r| r["kafka_timestamp_ms"].as_i64().unwrap()).collect();
@@ -262,6 +276,9 @@ async fn summary_counts_from_manifests_what_the_records_say() {
         let rough = summary["groups"].as_array().unwrap().iter();
         let rough: Vec<_> = rough.filter(|g| fields.iter().all(|f| g[*f] == group[*f])).collect();
         assert_eq!((rough.len(), &rough[0]["records"]), (1, &group["records"]));
+        if rough[0]["times_are_exact"] == true {
+            assert_eq!((&rough[0]["first"], &rough[0]["last"]), (&group["first"], &group["last"]));
+        }
         assert!(
             rough[0]["first"].as_str() <= group["first"].as_str()
                 && rough[0]["last"].as_str() >= group["last"].as_str()
@@ -281,6 +298,8 @@ async fn summary_tells_what_was_lost() {
         (&summary["offsets_lost"], &summary["offsets_expired"], &summary["offsets_compacted"]),
         (&json!(3), &json!(2), &json!(1))
     );
+    assert_eq!(summary["offsets_unknown"], 2);
+    assert!(archive.run(&["summary"]).ok().contains("\n2 offsets may be lost: it is not known"));
     assert_eq!(archive.run(&["summary", "-o", "json", "--offsets", "21..24"]).json()["offsets_lost"], 2);
     assert!(archive.run(&["summary"]).ok().contains("\n5 offsets of these partitions are lost"));
 }
@@ -323,6 +342,8 @@ async fn wrong_use_is_one_line() {
         (&["list", "--offsets", "x"], "is not a range"),
         (&["list", "--since", "2026-10-09", "--until", "2026-10-08"], "no record can match"),
         (&["list", "--since", "yesterday"], "--since: \"yesterday\" is not a time"),
+        (&["list", "--since", "1700000000"], "did you mean 1700000000000 (2023-11-14T22:13:20Z)?"),
+        (&["list", "--payload"], "--payload goes with -o json or -o jsonl"),
         (&["list", "--error-message", "("], "is not a regular expression: unclosed group"),
         (&["list", "--record-id", "nope"], "is not a record id"),
         (&["list", "--record-id", "@/no/such/file"], "cannot be read"),
@@ -343,14 +364,28 @@ async fn wrong_use_is_one_line() {
             (absent.as_str(), "absent"),
             ("flie:///dir", "s3://BUCKET/PREFIX or file:///DIR"),
             ("", "type s3://BUCKET/PREFIX"),
+            ("s3://AKIAKEY:s3cr3t@dlq/x", "s3://***@dlq/x"),
         ] {
             let run = run(&[command, &["--archive", url]].concat());
             let error = run.fails(2);
-            assert!(error.contains(why), "{command:?} {url}: {error}");
+            assert!(error.contains(why) && !error.contains("s3cr3t"), "{command:?} {url}: {error}");
         }
+        let absent = run(command);
+        let error = absent.fails(2);
+        assert!(error.contains("DLQ_ARCHIVER_ARCHIVE") && error.contains("s3://BUCKET/PREFIX"), "{error}");
     }
     assert!(!folder.path().join("absent").exists());
-    assert_eq!(run(&["list"]).code, 2);
+}
+
+/// `-vv` was thousands of lines of the AWS SDK.
+#[tokio::test(flavor = "multi_thread")]
+async fn more_log_lines_are_of_the_program_alone() {
+    let nobody = ["list", "--archive", "s3://bucket/x", "--endpoint-url", "http://127.0.0.1:1", "-vv"];
+    let keys = [("AWS_ACCESS_KEY_ID", "k"), ("AWS_SECRET_ACCESS_KEY", "s"), ("AWS_REGION", "us-east-1")];
+    let output = program().args(nobody).envs(keys).output().unwrap();
+    let err = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{err}");
+    assert!(err.lines().all(|l| l.contains("dlq_archiver") || l.starts_with("dlq-archiver: ")), "{err}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -24,7 +24,7 @@ fn everything() -> (Broker, usize) {
     (Broker::with_fixtures(&ALL), ALL.iter().map(|name| fixtures(name).len()).sum())
 }
 
-const VAST_LINE: &str = "2026-10-08T14:11:27.032Z  87982405058579  \
+const VAST_LINE: &str = "2026-10-08T14:11:27.032Z  default-dlt/7/0  87982405058579  \
     vastdata.com:checked-uploads.f1c78fd2-63e7-408c-9e7b-0bd4a3fd3341 vastdata.com:Element.ElementCreated  \
     docs-src/checked/tiny.txt  500  \
     http://picky-nbdpm6d3aaaaa.dataengine-ns-da47bae0-aefd-4e85-a5a9-2020d6a2cb91.svc.cluster.local  \
@@ -37,12 +37,12 @@ fn one_line_for_each_dead_letter_of_every_dialect() {
     assert_eq!(lines.len(), count, "{lines:#?}");
     let has = |line: &str| assert!(lines.iter().any(|l| l == line), "{line} is not in {lines:#?}");
     has(VAST_LINE);
-    has("2025-10-09T08:53:22.000Z  shop.orders-dlq/0/2  shop.orders/0/1  -  java.sql.SQLException  \
+    has("2025-10-09T08:53:22.000Z  shop.orders-dlq/0/2  -  shop.orders/0/1  -  java.sql.SQLException  \
          orders-to-warehouse  null value in column \"body\" violates not-null constraint");
-    has("2026-11-29T17:54:41.599Z  dlq.billing/0/0  orders/0/0  -  -  billing  Offset rejected by client.");
-    has("2025-10-09T08:53:20.000Z  payments-dlq/0/0  payments/0/0  -  java.lang.IllegalStateException  -  \
+    has("2026-11-29T17:54:41.599Z  dlq.billing/0/0  -  orders/0/0  -  -  billing  Offset rejected by client.");
+    has("2025-10-09T08:53:20.000Z  payments-dlq/0/0  -  payments/0/0  -  java.lang.IllegalStateException  -  \
          score overflow for length 25");
-    has("2025-10-09T08:53:21.000Z  shop.orders-dlq-bare/0/0  -  -  -  -  -");
+    has("2025-10-09T08:53:21.000Z  shop.orders-dlq-bare/0/0  -  -  -  -  -  -");
     // The same by the last records of each topic, and by name.
     let last = broker.lines(&["tail", "--topic", "^.*", "-n", "1000", "--once"]);
     assert_eq!(last.len(), count);
@@ -67,7 +67,35 @@ fn the_last_records_of_a_topic_come_first_by_default() {
     let all = ids(broker.lines(&["tail", "-t", "many-dlq", "--once", "-n", "100"]));
     assert_eq!((all.len(), &all[4..6]), (20, &want[..]));
     assert_eq!(ids(broker.lines(&["tail", "-t", "many-dlq", "--limit", "2"])).len(), 2);
-    assert!(broker.lines(&["tail", "-t", "many-dlq", "--once", "-n", "0"]).is_empty());
+    let none = broker.command(&["tail", "-t", "many-dlq", "--once", "-n", "0"]).output().unwrap();
+    assert_eq!((none.status.code(), none.stdout.as_slice()), (Some(0), &b""[..]));
+    assert_eq!(broker::text(&none.stderr), "No dead letter to show: the topics are empty, or none matches.\n");
+}
+
+/// With a filter, the last N were once those of the last N records that match, often none.
+#[test]
+fn the_last_records_are_the_last_that_match() {
+    let (other, wanted) = (fixtures("streams").remove(0), fixtures("vast").remove(0));
+    let at = |i: i64| {
+        // Partition 0 has a match at every 100th record; partition 1 has one, newer than all.
+        let from = if i % 100 == 0 || i == 1999 { &wanted } else { &other };
+        moved(from, "many-dlq", i32::from(i >= 1500), 1_700_000_000_000 + i * 1000)
+    };
+    let broker = Broker::with(&(0..2000).map(at).collect::<Vec<_>>());
+    let tail = |args: &[&str]| -> Vec<String> {
+        let args = [&["tail", "-t", "many-dlq", "--dialect", "knative", "--once"], args].concat();
+        broker.lines(&args).iter().map(|l| l.split("  ").nth(1).unwrap().to_owned()).collect()
+    };
+    let last = |n: usize| -> Vec<String> {
+        let of = |i: i64| if i < 1500 { format!("many-dlq/0/{i}") } else { format!("many-dlq/1/{}", i - 1500) };
+        let all: Vec<_> = (0..2000).step_by(100).chain([1999]).map(of).collect();
+        all[all.len().saturating_sub(n)..].to_vec()
+    };
+    for n in [1, 2, 6, 7, 10, 1000] {
+        assert_eq!(tail(&["-n", &n.to_string()]), last(n), "{n}");
+    }
+    assert_eq!(tail(&["-n", "3", "--partition", "0"]), ["many-dlq/0/1200", "many-dlq/0/1300", "many-dlq/0/1400"]);
+    assert!(broker.lines(&["tail", "-t", "many-dlq", "--error-code", "1", "--once", "-o", "jsonl"]).is_empty());
 }
 
 #[test]
@@ -86,7 +114,9 @@ fn raw_shows_every_header_key_and_value() {
     has("  value: 0x00fffe0ac328 (6 bytes)");
     has("  value: null");
     has("  value (15 bytes, text): not json at all");
-    assert!(lines.iter().any(|l| l.starts_with("  2025-10-09T08:53:21.000Z  shop.orders-dlq/0/0  shop.orders/1/0  ")));
+    assert!(
+        lines.iter().any(|l| l.starts_with("  2025-10-09T08:53:21.000Z  shop.orders-dlq/0/0  -  shop.orders/1/0  "))
+    );
     let json = "  value (440 bytes, text): {\"Records\": [{\"eventVersion\": \"2.2\"";
     let vast = broker.lines(&["tail", "-t", "default-dlt", "--partition", "7", "--raw", "--limit", "1"]);
     assert_eq!(vast.len(), 1 + 16 + 2 + 1);
@@ -133,13 +163,14 @@ fn since_works_where_the_broker_cannot_seek_by_time() {
 fn filters_by_what_was_decoded() {
     let (broker, _) = everything();
     let count = |filter: &[&str]| {
-        let args = [&["tail", "-t", "^.*", "--from-beginning", "--once"], filter].concat();
+        let args = [&["tail", "-t", "^.*", "--from-beginning", "--once", "-o", "jsonl"], filter].concat();
         broker.lines(&args).len()
     };
     assert_eq!(count(&["--dialect", "streams"]), fixtures("streams").len());
     assert_eq!(count(&["--dialect", "streams", "--error-code", "500"]), 0);
     assert!(count(&["--error-code", "500"]) > 0);
     assert_eq!(count(&["--pipeline", "orders-to-warehouse"]), fixtures("connect").len());
+    assert_eq!(count(&["--error-class", "SQLException"]), count(&["--error-class", "java.sql.SQLException"]));
     assert_eq!(
         count(&["--error-class", "java.sql.SQLException"])
             + count(&["--error-class", "org.apache.kafka.connect.errors.DataException"]),
@@ -150,11 +181,15 @@ fn filters_by_what_was_decoded() {
 #[test]
 fn follows_until_ctrl_c() {
     let broker = Broker::with_fixtures(&["vast"]);
+    let next = fixtures("vast").iter().filter(|f| f.partition == 7).count();
     let mut child = broker.command(&["tail", "-t", "default-dlt", "-n", "1"]).stdout(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     lines.next().unwrap().unwrap();
     broker.produce(&[moved(&fixtures("vast")[0], "default-dlt", 7, 1_791_468_687_033)]);
-    assert_eq!(lines.next().unwrap().unwrap(), VAST_LINE.replace("27.032Z", "27.033Z"));
+    assert_eq!(
+        lines.next().unwrap().unwrap(),
+        VAST_LINE.replace("27.032Z", "27.033Z").replace("/7/0 ", &format!("/7/{next} "))
+    );
     let killed = std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
     assert!(killed.success());
     assert_eq!(child.wait().unwrap().code(), Some(0));
@@ -169,6 +204,8 @@ fn says_in_one_line_what_is_wrong() {
     assert!(line.contains("\"payment-dlq\" does not exist") && line.contains("payments-dlq"), "{line}");
     let (code, line) = failure(&broker.command(&["tail", "-t", "payments-dlq", "--partition", "5"]).output().unwrap());
     assert_eq!((code, line.contains("payments-dlq has 3, from 0")), (2, true), "{line}");
+    let (code, line) = failure(&broker.command(&["tail", "-t", "^nosuch", "--once"]).output().unwrap());
+    assert_eq!((code, line.contains("no topic matches ^nosuch")), (2, true), "{line}");
     let (code, _) = failure(&broker.command(&["tail", "-t", "payments-dlq", "--since", "soon"]).output().unwrap());
     assert_eq!(code, 2);
     let (code, line) =

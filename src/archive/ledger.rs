@@ -40,7 +40,8 @@ pub async fn read_archive(store: &dyn Store) -> Result<ArchiveDoc> {
 /// Reads or creates the archive's description, and finds out whether the store keeps "create only if absent".
 ///
 /// # Errors
-/// [`Kind::Config`] if the archive is of another cluster or format, or the store overwrites.
+/// [`Kind::Config`] if the archive is of another cluster or format, or the store overwrites; [`Kind::Corrupt`] if it
+/// was there and a part of it is gone.
 pub async fn open_archive(
     store: &dyn Store,
     format: &str,
@@ -50,13 +51,14 @@ pub async fn open_archive(
 ) -> Result<ArchiveDoc> {
     if store.get(ARCHIVE_KEY).await?.is_none() {
         // A second archive on top of the first one's ledger and data would be neither.
-        if let Some(found) = store.list(layout::LEDGER_PREFIX, None, Some(1)).await?.objects.first() {
-            return Err(Error::corrupt(format!(
-                "{}: archive.json is missing though {} is there: restore it from an older version or a copy of the \
-                 bucket, or use another --archive",
-                store.url(),
-                found.key
-            )));
+        for prefix in [layout::LEDGER_PREFIX, layout::DATA_PREFIX] {
+            if let Some(found) = first(store, prefix).await? {
+                return Err(Error::corrupt(format!(
+                    "{}: archive.json is missing though {found} is there: restore it from an older version or a copy of \
+                     the bucket, or use another --archive",
+                    store.url()
+                )));
+            }
         }
         let doc = ArchiveDoc {
             version: LEDGER_VERSION,
@@ -99,7 +101,22 @@ pub async fn open_archive(
             store.url()
         )));
     }
+    // Data first: others may be writing, and each writes its ledger before its data.
+    if let Some(found) = first(store, layout::DATA_PREFIX).await?
+        && first(store, layout::LEDGER_PREFIX).await?.is_none()
+    {
+        return Err(Error::corrupt(format!(
+            "{}: its ledger/ is gone though {found} is there: all of it would be archived a second time. Restore ledger/ \
+             from older versions or a copy of the bucket, or use another --archive",
+            store.url()
+        )));
+    }
     Ok(doc)
+}
+
+/// The first key below `prefix`.
+async fn first(store: &dyn Store, prefix: &str) -> Result<Option<String>> {
+    Ok(store.list(prefix, None, Some(1)).await?.objects.into_iter().next().map(|o| o.key))
 }
 
 /// A partition's ledger as loaded: where it ends, and the cut that was begun and not committed.
@@ -175,13 +192,14 @@ pub async fn read<T: serde::de::DeserializeOwned>(store: &dyn Store, key: &str) 
 ///
 /// # Errors
 /// [`Kind::Fenced`] if other bytes are there.
-pub async fn create<T: serde::Serialize>(store: &dyn Store, key: &str, document: &T) -> Result<Bytes> {
+pub async fn create<T: serde::Serialize>(store: &dyn Store, key: &str, document: &T) -> Result<(Bytes, Created)> {
     let bytes = Bytes::from(to_bytes(document)?);
-    if store.create(key, bytes.clone(), &json_meta()).await? == Created::Exists {
+    let created = store.create(key, bytes.clone(), &json_meta()).await?;
+    if created == Created::Exists {
         let found = store.get(key).await?;
         if found.as_ref() != Some(&bytes) {
             return Err(Error::fenced(format!("{key} was created by another archiver")));
         }
     }
-    Ok(bytes)
+    Ok((bytes, created))
 }

@@ -6,6 +6,8 @@
 
 mod balance;
 pub mod ledger;
+mod messages;
+mod part;
 mod partition;
 mod patience;
 mod reader;
@@ -20,15 +22,16 @@ use crate::format::Format;
 use crate::kafka::{Admin, Connection, Consumer};
 use crate::ledger::ArchiveDoc;
 use crate::record::TopicPartition;
-use crate::store::Store;
+use crate::store::{Created, Store};
+use messages::{Batch, Command, Event};
 use partition::{End, Partition};
-use reader::{Batch, Command, Event, Reader, Settings};
+use reader::{Reader, Settings};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::sync::{Semaphore, mpsc, watch};
-use tokio::task::JoinSet;
+use tokio::task::{self, JoinSet};
 
 /// Where a partition begins that the archive does not have yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,8 +59,6 @@ pub struct Options {
     pub start_timeout: Duration,
     /// With `once`: how long an outage is waited out.
     pub wait: Duration,
-    /// Ask brokers for topic ids. Off for the embedded broker, which has none and lets the question time out.
-    pub topic_ids: bool,
 }
 
 /// What was done so far; read by progress display and metrics while the archive runs.
@@ -67,6 +68,7 @@ pub struct Counters {
     read_bytes: AtomicU64,
     archived_records: AtomicU64,
     cuts: AtomicU64,
+    cuts_found: AtomicU64,
     objects: AtomicU64,
     object_bytes: AtomicU64,
     lost: AtomicU64,
@@ -77,8 +79,14 @@ pub struct Counters {
 pub struct Counted {
     pub read_records: u64,
     pub read_bytes: u64,
+    /// Rows of `cuts`.
     pub archived_records: u64,
+    /// Cuts that this run saw committed: by itself, those that an earlier run began included.
     pub cuts: u64,
+    /// Of `cuts`, those whose manifest was there already, byte for byte. By this run, with the reply lost, or by another
+    /// archiver that finished the same intent at the same moment and counts it too: nothing tells these apart.
+    pub cuts_found: u64,
+    /// Data objects of this run, counted likewise.
     pub objects: u64,
     pub object_bytes: u64,
     /// Offsets that retention took before they were archived.
@@ -90,9 +98,10 @@ impl Counters {
         self.read_records.fetch_add(records, Relaxed);
         self.read_bytes.fetch_add(bytes, Relaxed);
     }
-    fn cut(&self, rows: u64) {
+    fn cut(&self, rows: u64, created: Created) {
         self.archived_records.fetch_add(rows, Relaxed);
         self.cuts.fetch_add(1, Relaxed);
+        self.cuts_found.fetch_add(u64::from(created == Created::Exists), Relaxed);
     }
     fn object(&self, bytes: u64) {
         self.objects.fetch_add(1, Relaxed);
@@ -107,6 +116,7 @@ impl Counters {
             read_bytes: self.read_bytes.load(Relaxed),
             archived_records: self.archived_records.load(Relaxed),
             cuts: self.cuts.load(Relaxed),
+            cuts_found: self.cuts_found.load(Relaxed),
             objects: self.objects.load(Relaxed),
             object_bytes: self.object_bytes.load(Relaxed),
             lost: self.lost.load(Relaxed),
@@ -138,6 +148,8 @@ impl Outcome {
 /// What all partitions' tasks share.
 pub(crate) struct Shared {
     options: Options,
+    /// Of consumers: the one given, or the archive's own.
+    group: String,
     archive: ArchiveDoc,
     tables: Tables,
     store: Arc<dyn Store>,
@@ -187,9 +199,8 @@ pub async fn run(
     stage: watch::Receiver<Stage>,
 ) -> Result<Outcome> {
     let admin = Admin::new(&connection)?;
-    let admin = if options.topic_ids { admin } else { admin.without_topic_ids() };
     let start = Patience { limit: Some(options.start_timeout), stage: stage.clone() };
-    let (admin, cluster_id, topics) = connect(admin, &options).await?;
+    let (cluster_id, topics) = connect(admin, &options).await?;
     if options.once && topics.is_empty() {
         return Err(Error::config(format!("no topic matches {}: nothing to archive", options.topics.join(", "))));
     }
@@ -209,7 +220,7 @@ pub async fn run(
         "archive opened"
     );
 
-    let consumer = Consumer::new(&connection, &group)?;
+    let (consumer, admin) = (Consumer::new(&connection, &group)?, Admin::of_group(&connection, &group)?);
     let partitions: Vec<TopicPartition> =
         topics.iter().flat_map(|t| t.partitions.iter().map(|p| TopicPartition::new(&t.name, *p))).collect();
     if options.once {
@@ -217,10 +228,10 @@ pub async fn run(
     } else {
         consumer.subscribe(&options.topics)?;
     }
-    let (commands, command_receiver) = std::sync::mpsc::channel();
+    let (commands, received) = std::sync::mpsc::channel();
     let (event_sender, events) = mpsc::unbounded_channel();
     let settings = Settings { policy: options.policy, memory: options.memory, once: options.once, wait: options.wait };
-    let reader = Reader::new(consumer, settings, event_sender, command_receiver, counters.clone());
+    let reader = Reader::new(consumer, settings, event_sender, (commands.clone(), received), counters.clone());
     std::thread::Builder::new()
         .name("poll".into())
         .spawn(move || reader.run())
@@ -230,6 +241,7 @@ pub async fn run(
     let cores = std::thread::available_parallelism().map_or(2, usize::from);
     let shared = Arc::new(Shared {
         options,
+        group,
         archive: archive.clone(),
         tables,
         store,
@@ -245,13 +257,13 @@ pub async fn run(
 }
 
 /// Waits for the brokers, asks for their cluster id and checks the topics.
-async fn connect(admin: Admin, options: &Options) -> Result<(Admin, Option<String>, Vec<crate::kafka::TopicInfo>)> {
+async fn connect(admin: Admin, options: &Options) -> Result<(Option<String>, Vec<crate::kafka::TopicInfo>)> {
     let (topics, timeout) = (options.topics.clone(), options.start_timeout);
     tokio::task::spawn_blocking(move || {
         admin.wait(timeout)?;
         let found = admin.topics(&topics, Duration::from_secs(30))?;
         let cluster_id = admin.cluster_id(Duration::from_secs(10));
-        Ok((admin, cluster_id, found))
+        Ok((cluster_id, found))
     })
     .await
     .map_err(|e| Error::internal(format!("a worker thread failed: {e}")))?
@@ -264,7 +276,9 @@ struct Tasks {
     senders: HashMap<TopicPartition, mpsc::UnboundedSender<Batch>>,
     /// Task after task of one partition: the next begins when the one before has ended.
     turns: HashMap<TopicPartition, Arc<tokio::sync::Mutex<()>>>,
-    running: JoinSet<(TopicPartition, End)>,
+    running: JoinSet<End>,
+    /// Which partition and assignment a running task is of.
+    of: HashMap<task::Id, (TopicPartition, u64)>,
     stopped: Vec<(TopicPartition, Error)>,
 }
 
@@ -276,6 +290,7 @@ impl Tasks {
             senders: HashMap::new(),
             turns: HashMap::new(),
             running: JoinSet::new(),
+            of: HashMap::new(),
             stopped: Vec::new(),
         }
     }
@@ -296,7 +311,7 @@ impl Tasks {
                     Some(event) => self.take(event),
                     None => return Err(Error::internal("the poll thread ended unexpectedly. Please report this")),
                 },
-                Some(done) = self.running.join_next() => self.finished(done),
+                Some(done) = self.running.join_next_with_id() => self.finished(done),
                 Ok(()) = stage.changed(), if told < Stage::Abandon => {
                     told = *stage.borrow();
                     self.shared.command(Command::Shutdown(told));
@@ -304,9 +319,13 @@ impl Tasks {
             }
         }
         self.senders.clear();
-        if told < Stage::Abandon {
-            while let Some(done) = self.running.join_next().await {
-                self.finished(done);
+        while told < Stage::Abandon {
+            tokio::select! {
+                done = self.running.join_next_with_id() => match done {
+                    Some(done) => self.finished(done),
+                    None => break,
+                },
+                Ok(()) = stage.changed() => told = *stage.borrow(),
             }
         }
         Ok((self.turns.len(), self.stopped))
@@ -319,20 +338,19 @@ impl Tasks {
                 self.senders.insert(tp.clone(), sender);
                 let turn = self.turns.entry(tp.clone()).or_default().clone();
                 let partition = Partition::new(self.shared.clone(), tp.clone(), self.patience.clone());
-                self.running.spawn(async move {
+                let task = self.running.spawn(async move {
                     let _turn = turn.lock().await;
-                    (tp, partition.run(assignment, batches).await)
+                    partition.run(assignment, batches).await
                 });
+                self.of.insert(task.id(), (tp, assignment));
             }
             Event::Revoked { tp } => drop(self.senders.remove(&tp)),
-            Event::Batch(batch) => match self.senders.get(&batch.tp) {
-                Some(sender) => {
-                    if let Err(unsent) = sender.send(batch) {
-                        self.let_go(unsent.0);
-                    }
+            Event::Batch(batch) => {
+                // Without its task it is dropped.
+                if let Some(sender) = self.senders.get(&batch.tp) {
+                    let _ = sender.send(batch);
                 }
-                None => self.let_go(batch),
-            },
+            }
             Event::Stopped { tp, error } => {
                 // Its task still writes what was handed over, and then ends.
                 self.senders.remove(&tp);
@@ -342,17 +360,22 @@ impl Tasks {
         }
     }
 
-    /// A batch whose task is gone: Kafka has its records.
-    fn let_go(&self, batch: Batch) {
-        let memory = batch.records.memory();
-        self.shared.command(Command::Done { tp: batch.tp, assignment: batch.assignment, memory, durable: None });
-    }
-
-    fn finished(&mut self, done: Result<(TopicPartition, End), tokio::task::JoinError>) {
-        match done {
-            Ok((tp, End::Stopped(error))) => self.stop(tp, error),
-            Ok((_, End::Done)) => {}
-            Err(e) => tracing::error!("a partition's task failed: {e}. Please report this"),
+    fn finished(&mut self, done: Result<(task::Id, End), task::JoinError>) {
+        let (id, end) = match done {
+            Ok((id, end)) => (id, Ok(end)),
+            Err(e) => (e.id(), Err(e)),
+        };
+        let Some((tp, assignment)) = self.of.remove(&id) else { return };
+        match end {
+            Ok(End::Done) => {}
+            Ok(End::Stopped(error)) => self.stop(tp, error),
+            Err(e) => {
+                self.shared.command(Command::Stop { tp: tp.clone(), assignment });
+                self.stop(
+                    tp,
+                    Error::internal(format!("its task failed: {e}. What is archived is safe. Please report this")),
+                );
+            }
         }
     }
 
@@ -365,6 +388,9 @@ impl Tasks {
             return;
         }
         tracing::error!("{tp}: stopped: {error}");
-        self.stopped.push((tp, error));
+        // The poll thread and its task may both have found out.
+        if !self.stopped.iter().any(|(other, _)| *other == tp) {
+            self.stopped.push((tp, error));
+        }
     }
 }

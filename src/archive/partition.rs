@@ -4,11 +4,12 @@
 //! ([`super::writer`]). Invariant: nothing is read from a partition before its ledger is complete.
 
 use super::ledger::{self as io, Loaded};
+use super::messages::{Batch, Command};
 use super::patience::Patience;
-use super::reader::{Batch, Command};
 use super::writer::Writer;
 use super::{From, Shared};
 use crate::error::{Error, Kind, Result};
+use crate::kafka::TopicId;
 use crate::layout;
 use crate::ledger::{Genesis, LEDGER_VERSION};
 use crate::record::TopicPartition;
@@ -47,10 +48,11 @@ impl Partition {
     pub async fn run(self, assignment: u64, mut batches: UnboundedReceiver<Batch>) -> End {
         let tp = self.tp.clone();
         let end = match self.start(assignment).await {
-            Ok(mut writer) => writer.write_all(assignment, &mut batches).await,
+            Ok(mut writer) => writer.write_all(&mut batches).await,
             Err(e) => Err(e),
         };
-        let end = match end {
+        // Batches that were not written are dropped with `batches`: Kafka has them.
+        match end {
             Ok(()) => End::Done,
             Err(e) if e.kind() == Kind::Fenced => {
                 tracing::info!("{tp}: {e}; following the ledger");
@@ -61,23 +63,29 @@ impl Partition {
                 self.shared.command(Command::Stop { tp: tp.clone(), assignment });
                 End::Stopped(e)
             }
-        };
-        // What was read and is not written is let go: Kafka has it.
-        while let Some(batch) = batches.recv().await {
-            let memory = batch.records.memory();
-            drop(batch.records);
-            self.shared.command(Command::Done { tp: tp.clone(), assignment, memory, durable: None });
         }
-        end
     }
 
     async fn start(&self, assignment: u64) -> Result<Writer<'_>> {
         let _permit = self.shared.starts.acquire().await.map_err(|_| Error::internal("semaphore closed"))?;
         let (low, high) = self.watermarks().await?;
+        // Before the ledger, which another archiver may be writing: it commits only what is in there.
+        let committed = self.committed().await;
         let loaded = match self.wait_out("load the ledger", || io::load(self.store(), &self.tp, GENERATION)).await? {
             Some(loaded) => loaded,
             None => self.begin(low, high).await?,
         };
+        if let Some(committed) = committed.filter(|c| *c > loaded.head.next) {
+            tracing::warn!(
+                "{}: the group {} has committed offset {committed}, and the ledger ends at {}. If this archive had those \
+                 records, its ledger was lost and they are archived a second time: then stop, and restore {} from a copy \
+                 or older versions of the bucket. Else the group was used by another program",
+                self.tp,
+                self.shared.group,
+                loaded.head.next,
+                self.prefix
+            );
+        }
         let Loaded { genesis, head, leader_epoch, open } = loaded;
         if genesis.archive_id != self.shared.archive.archive_id {
             return Err(Error::corrupt(format!(
@@ -120,13 +128,21 @@ impl Partition {
                 }
             }
         };
+        let topic_id = self
+            .ask(|shared, tp| match shared.admin.topic_id(tp, ASK)? {
+                TopicId::Is(id) => Ok(Some(id)),
+                TopicId::NotTold => Ok(None),
+                // Its log was there just now: a new topic that not every broker knows yet, or one that is deleted.
+                TopicId::NoTopic => Err(Error::unavailable("a broker does not know the topic")),
+            })
+            .await?;
         let genesis = Genesis {
             version: LEDGER_VERSION,
             archive_id: self.shared.archive.archive_id.clone(),
             topic: self.tp.topic.clone(),
             partition: self.tp.partition,
             generation: GENERATION,
-            topic_id: self.topic_id().await?,
+            topic_id,
             first_offset,
             created_at: crate::archive::rfc3339(self.shared.now_us()),
         };
@@ -179,8 +195,15 @@ impl Partition {
         self.ask(|shared, tp| shared.admin.watermarks(tp, ASK)).await
     }
 
-    pub(super) async fn topic_id(&self) -> Result<Option<String>> {
-        self.ask(|shared, tp| Ok(shared.admin.topic_id(&tp.topic, ASK))).await
+    /// The group's offset, a hint: `None` if it has none, or is not told at the first asking.
+    async fn committed(&self) -> Option<i64> {
+        let (shared, tp) = (self.shared.clone(), self.tp.clone());
+        let asked = blocking(move || shared.admin.committed(&tp, ASK)).await;
+        asked.inspect_err(|e| tracing::debug!("{e}")).ok().flatten()
+    }
+
+    pub(super) async fn topic_id(&self) -> Result<TopicId> {
+        self.ask(|shared, tp| shared.admin.topic_id(tp, ASK)).await
     }
 }
 

@@ -1,129 +1,23 @@
 //! The poll thread: polls, copies records into one batch a partition, closes batches, and does nothing else, so that
 //! no slow store can make it miss a poll and lose its place in the group.
 //!
-//! Does not read or write the ledger: a partition is read only after its task said from where, and each assignment
-//! has a number, so that word about an older one is ignored. Invariant: a batch holds every record of its range that
-//! a read_committed consumer is given, in order.
-
-use crate::cut::CutPolicy;
-use crate::error::{Error, Result};
-use crate::kafka::{Consumer, Message, Polled, Rebalance};
-use crate::record::{RawBatch, TopicPartition};
-use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
-use std::sync::mpsc::{Receiver, TryRecvError};
-use std::time::{Duration, Instant};
-use tokio::sync::mpsc::UnboundedSender;
+//! Does not read or write the ledger. Invariant: a partition ([`super::part`]) is read only after its task said from
+//! where, and each assignment has a number, so that word about an older one is ignored.
 
 use super::Counters;
 use super::balance::{self, Decision, Load, Memory};
+use super::messages::{Batch, Command, Event};
+use super::part::{Part, State};
 use super::patience::Stage;
-
-/// From the poll thread to the partitions' tasks.
-pub enum Event {
-    Assigned {
-        tp: TopicPartition,
-        assignment: u64,
-    },
-    Revoked {
-        tp: TopicPartition,
-    },
-    Batch(Batch),
-    /// A partition cannot go on; the others do.
-    Stopped {
-        tp: TopicPartition,
-        error: Error,
-    },
-    /// The thread ended.
-    Ended(Result<()>),
-}
-
-/// The records of `from..to` of one partition.
-pub struct Batch {
-    pub tp: TopicPartition,
-    pub assignment: u64,
-    pub from: i64,
-    pub to: i64,
-    pub records: Arc<RawBatch>,
-}
-
-/// From the partitions' tasks to the poll thread.
-pub enum Command {
-    /// Read `tp` from `offset`. `end`: the log end seen at start; with `--once` the partition is done there.
-    Start {
-        tp: TopicPartition,
-        assignment: u64,
-        offset: i64,
-        leader_epoch: i32,
-        end: i64,
-    },
-    /// A batch's memory is free; `durable`: up to where the archive reaches now.
-    Done {
-        tp: TopicPartition,
-        assignment: u64,
-        memory: usize,
-        durable: Option<i64>,
-    },
-    /// Forget what was read and begin anew.
-    Restart {
-        tp: TopicPartition,
-        assignment: u64,
-    },
-    /// This partition is stopped.
-    Stop {
-        tp: TopicPartition,
-        assignment: u64,
-    },
-    Shutdown(Stage),
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
-    /// Its task reads the ledger.
-    Starting,
-    Reading,
-    /// Read to the end that was seen at start (`--once`).
-    Finished,
-    Stopped,
-}
-
-struct Part {
-    assignment: u64,
-    state: State,
-    /// Start of the open batch.
-    from: i64,
-    /// Next offset expected.
-    next: i64,
-    /// Log end seen at start.
-    end: i64,
-    /// Of the record before the first one read; -1 where unknown.
-    leader_epoch: i32,
-    batch: RawBatch,
-    /// Since when the open batch, or a position without records, waits.
-    since: Instant,
-    /// When something came last, or reading was resumed.
-    moved: Instant,
-    paused: bool,
-    jobs: usize,
-}
-
-impl Part {
-    fn starting(assignment: u64) -> Self {
-        Self {
-            assignment,
-            state: State::Starting,
-            from: 0,
-            next: 0,
-            end: 0,
-            leader_epoch: -1,
-            batch: RawBatch::new(),
-            since: Instant::now(),
-            moved: Instant::now(),
-            paused: true,
-            jobs: 0,
-        }
-    }
-}
+use crate::cut::CutPolicy;
+use crate::error::{Error, Result};
+use crate::kafka::{Consumer, Polled, Rebalance};
+use crate::record::TopicPartition;
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender};
+use std::time::{Duration, Instant};
+use tokio::sync::mpsc::UnboundedSender;
 
 /// Settings of the poll thread.
 #[derive(Debug, Clone, Copy)]
@@ -141,6 +35,8 @@ pub struct Reader {
     settings: Settings,
     events: UnboundedSender<Event>,
     commands: Receiver<Command>,
+    /// Goes with each batch, which says by it that it is done.
+    to_self: Sender<Command>,
     counters: Arc<Counters>,
     parts: HashMap<String, HashMap<i32, Part>>,
     assignments: u64,
@@ -165,7 +61,7 @@ impl Reader {
         consumer: Consumer,
         settings: Settings,
         events: UnboundedSender<Event>,
-        commands: Receiver<Command>,
+        (to_self, commands): (Sender<Command>, Receiver<Command>),
         counters: Arc<Counters>,
     ) -> Self {
         Self {
@@ -173,6 +69,7 @@ impl Reader {
             settings,
             events,
             commands,
+            to_self,
             counters,
             parts: HashMap::new(),
             assignments: 0,
@@ -199,7 +96,11 @@ impl Reader {
 
     fn poll_until_done(&mut self) -> Result<()> {
         loop {
-            if !self.take_commands() || self.is_done() {
+            while let Ok(command) = self.commands.try_recv() {
+                self.obey(command);
+            }
+            // Without the tasks' side nobody needs what is read.
+            if self.is_done() || self.events.is_closed() {
                 return Ok(());
             }
             if self.reassign {
@@ -218,13 +119,9 @@ impl Reader {
     /// Tells the consumer anew what to read: every partition that is being read, from its next offset. Once for all
     /// partitions that were started since the last poll, as it drops what was prefetched.
     fn reassign(&mut self) {
-        let reading: Vec<_> = self.each().filter(|(_, p)| p.state == State::Reading).map(|(tp, _)| tp).collect();
-        let starts: Vec<_> = self
-            .each()
-            .filter(|(_, p)| p.state == State::Reading)
-            .map(|(tp, p)| (tp, p.next, p.batch.last().map_or(p.leader_epoch, |r| r.leader_epoch)))
-            .collect();
-        let told = self.consumer.read_from(starts.iter().map(|(tp, offset, epoch)| (tp, *offset, *epoch)));
+        let reading = self.each().filter(|(_, p)| p.state == State::Reading);
+        let (reading, starts): (Vec<_>, Vec<_>) = reading.map(|(tp, p)| (tp, (p.next, p.leader_epoch()))).unzip();
+        let told = self.consumer.read_from(reading.iter().zip(starts).map(|(tp, (offset, epoch))| (tp, offset, epoch)));
         // Pauses of an earlier assignment stay in force.
         if let Err(e) = told.and_then(|()| self.consumer.resume(&reading)) {
             // A rebalance is under way: it is tried again after the next poll.
@@ -262,11 +159,14 @@ impl Reader {
             let Some(part) = parts.get_mut(message.topic()).and_then(|p| p.get_mut(&message.partition())) else {
                 return;
             };
-            match take(part, message, once, counters) {
-                Ok(()) if policy.due(part.batch.len(), part.batch.payload_len(), Duration::ZERO) => {
-                    full_batch = Some(TopicPartition::new(message.topic(), message.partition()));
+            match part.take(message, once) {
+                Ok(Some(bytes)) => {
+                    counters.read(1, bytes as u64);
+                    if policy.due(part.batch.len(), part.batch.payload_len(), Duration::ZERO) {
+                        full_batch = Some(TopicPartition::new(message.topic(), message.partition()));
+                    }
                 }
-                Ok(()) => {}
+                Ok(None) => {}
                 Err(e) => broken = Some((TopicPartition::new(message.topic(), message.partition()), e)),
             }
         });
@@ -337,32 +237,14 @@ impl Reader {
         }
     }
 
-    /// Returns false when the tasks' side is gone.
-    fn take_commands(&mut self) -> bool {
-        loop {
-            match self.commands.try_recv() {
-                Ok(command) => self.obey(command),
-                Err(TryRecvError::Empty) => return true,
-                Err(TryRecvError::Disconnected) => return false,
-            }
-        }
-    }
-
     fn obey(&mut self, command: Command) {
         match command {
             Command::Start { tp, assignment, offset, leader_epoch, end } => {
-                if self.current(&tp, assignment).is_none() || self.stage > Stage::Running {
-                    return;
+                let (once, running) = (self.settings.once, self.stage == Stage::Running);
+                if let Some(part) = self.current(&tp, assignment).filter(|_| running) {
+                    part.start(offset, leader_epoch, end, once);
+                    self.reassign |= part.state == State::Reading;
                 }
-                let done = self.settings.once && offset >= end;
-                if let Some(part) = self.part(&tp) {
-                    part.state = if done { State::Finished } else { State::Reading };
-                    (part.from, part.next, part.end) = (offset, offset, end);
-                    part.leader_epoch = leader_epoch;
-                    part.batch = RawBatch::new();
-                    part.since = Instant::now();
-                }
-                self.reassign |= !done;
             }
             Command::Done { tp, assignment, memory, durable } => {
                 self.handed -= memory;
@@ -393,8 +275,7 @@ impl Reader {
                             self.close(tp);
                         }
                         if let Some(part) = self.part(tp) {
-                            part.state = State::Stopped;
-                            part.batch = RawBatch::new();
+                            part.stop();
                         }
                     }
                 }
@@ -406,8 +287,7 @@ impl Reader {
     fn stop(&mut self, tp: &TopicPartition) {
         self.reassign = true;
         if let Some(part) = self.part(tp) {
-            part.state = State::Stopped;
-            part.batch = RawBatch::new();
+            part.stop();
             part.paused = true;
         }
         self.balance();
@@ -418,12 +298,8 @@ impl Reader {
         self.last_tick = Instant::now();
         let (policy, once) = (self.settings.policy, self.settings.once);
         for (tp, position) in self.consumer.positions() {
-            if let Some(part) = self.part(&tp).filter(|p| p.state == State::Reading) {
-                // Records behind the end were handed out too, and let go: the position is behind them.
-                let position = if once { position.min(part.end) } else { position };
-                if position > part.next {
-                    (part.next, part.moved) = (position, Instant::now());
-                }
+            if let Some(part) = self.part(&tp) {
+                part.follow(position, once);
             }
         }
         let mut close = Vec::new();
@@ -451,8 +327,8 @@ impl Reader {
         if !self.settings.once {
             return;
         }
-        let silent = |p: &Part| p.state == State::Reading && !p.paused && p.moved.elapsed() > wait;
-        let silent: Vec<_> = self.each().filter(|(_, p)| silent(p)).map(|(tp, p)| (tp, p.next, p.end)).collect();
+        let silent = self.each().filter(|(_, p)| p.is_silent(wait));
+        let silent: Vec<_> = silent.map(|(tp, p)| (tp, p.next, p.end)).collect();
         for (tp, next, end) in silent {
             let why = self.consumer.last_error().map_or_else(String::new, |e| format!(" ({e})"));
             let error = Error::unavailable(format!(
@@ -469,10 +345,12 @@ impl Reader {
     /// Hands the open batch over, if its range is not empty.
     fn close(&mut self, tp: &TopicPartition) {
         let read = |p: &&mut Part| p.next > p.from && matches!(p.state, State::Reading | State::Finished);
+        let commands = self.to_self.clone();
         let Some(part) = self.part(tp).filter(read) else { return };
         let records = Arc::new(std::mem::take(&mut part.batch));
         let memory = records.memory();
-        let batch = Batch { tp: tp.clone(), assignment: part.assignment, from: part.from, to: part.next, records };
+        let (assignment, from, to) = (part.assignment, part.from, part.next);
+        let batch = Batch { tp: tp.clone(), assignment, from, to, records, durable: None, commands };
         part.jobs += 1;
         part.from = part.next;
         part.since = Instant::now();
@@ -539,26 +417,4 @@ impl Reader {
             .iter_mut()
             .flat_map(|(topic, parts)| parts.iter_mut().map(move |(p, part)| (TopicPartition::new(topic, *p), part)))
     }
-}
-
-fn take(part: &mut Part, message: &Message<'_>, once: bool, counters: &Counters) -> Result<()> {
-    let offset = message.offset();
-    // Not told to read yet, or fetched before it was told to read from elsewhere.
-    if part.state != State::Reading || offset < part.next {
-        return Ok(());
-    }
-    if once && offset >= part.end {
-        // Everything below the end was read: what is left below it are markers and the like.
-        part.next = part.end;
-        return Ok(());
-    }
-    if part.batch.is_empty() {
-        part.since = Instant::now();
-    }
-    let before = part.batch.payload_len();
-    message.copy_into(&mut part.batch)?;
-    part.next = offset + 1;
-    part.moved = Instant::now();
-    counters.read(1, (part.batch.payload_len() - before) as u64);
-    Ok(())
 }

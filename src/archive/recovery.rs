@@ -8,7 +8,7 @@ use super::writer::Writer;
 use crate::cut::{self, CutRange, Group};
 use crate::error::{Error, Kind, Result};
 use crate::format::Format;
-use crate::kafka::RangeReader;
+use crate::kafka::{RangeReader, TopicId};
 use crate::ledger::{
     Gap, GapKind, Intent, IntentObject, decode_checksums, decode_offsets,
     plan::{self, LogState},
@@ -63,9 +63,6 @@ impl Writer<'_> {
         let mut wanted: HashMap<i64, (usize, u64)> = HashMap::new();
         for (i, object) in objects.iter().enumerate() {
             let (offsets, checksums) = (decode_offsets(&object.offsets)?, decode_checksums(&object.checksums)?);
-            if offsets.len() != checksums.len() as u64 {
-                return Err(Error::corrupt(format!("intent {}: as many checksums as offsets expected", intent.from)));
-            }
             wanted.extend(offsets.iter().zip(checksums).map(|(offset, checksum)| (offset as i64, (i, checksum))));
         }
         let wanted = Arc::new(wanted);
@@ -136,15 +133,26 @@ impl Writer<'_> {
         }
     }
 
+    /// That the topic is still the one that the ledger is of. Asked before each intent.
     pub(super) async fn check_topic_id(&self) -> Result<()> {
         let Some(known) = &self.genesis.topic_id else { return Ok(()) };
-        match self.partition.topic_id().await? {
-            Some(now) if now != *known => Err(Error::corrupt(format!(
-                "{}: the topic was deleted and made anew (its id was {known}, is {now}). Nothing of the old archive is \
-                 touched. Archive the new topic under another --archive address",
-                self.partition.tp
+        let mut now = self.partition.topic_id().await?;
+        if now == TopicId::NoTopic {
+            // One broker's word, which may be behind the others'.
+            tokio::time::sleep(Duration::from_millis(500)).await;
+            now = self.partition.topic_id().await?;
+        }
+        let tp = &self.partition.tp;
+        match now {
+            TopicId::Is(now) if now != *known => Err(Error::corrupt(format!(
+                "{tp}: the topic was deleted and made anew (its id was {known}, is {now}). Nothing of the old archive is \
+                 touched. Archive the new topic under another --archive address"
             ))),
-            _ => Ok(()),
+            TopicId::NoTopic => {
+                tracing::warn!("{tp}: the topic was deleted: what was read of it is archived, the rest is gone");
+                Ok(())
+            }
+            TopicId::Is(_) | TopicId::NotTold => Ok(()),
         }
     }
 

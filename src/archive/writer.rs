@@ -4,16 +4,15 @@
 //! [`super::recovery`]. Invariant: a manifest is created only when every object that its intent names is durable.
 
 use super::ledger as io;
+use super::messages::Batch;
 use super::partition::{Partition, blocking};
-use super::reader::{Batch, Command};
 use super::{Counters, Shared};
 use crate::cut::{self, CutRange, Encoded, Group};
 use crate::error::{Error, Result};
 use crate::format::Format;
 use crate::layout;
-use crate::ledger::{
-    DataObject, Gap, Genesis, Head, Intent, IntentObject, LEDGER_VERSION, Manifest, decode_offsets, plan,
-};
+use crate::ledger::plan::{self, GapSummary};
+use crate::ledger::{DataObject, Gap, Genesis, Head, Intent, IntentObject, LEDGER_VERSION, Manifest, decode_offsets};
 use crate::record::RawBatch;
 use crate::store::{Created, ObjectMeta};
 use futures::{FutureExt, StreamExt, TryStreamExt, stream};
@@ -42,14 +41,10 @@ impl Writer<'_> {
         &self.partition.shared.counters
     }
 
-    pub(super) async fn write_all(&mut self, assignment: u64, batches: &mut UnboundedReceiver<Batch>) -> Result<()> {
-        while let Some(batch) = batches.recv().await {
-            let Batch { tp, from, to, records, .. } = batch;
-            let memory = records.memory();
-            let done = self.write(from, to, records).await;
-            let durable = done.is_ok().then_some(self.head.next);
-            self.shared().command(Command::Done { tp, assignment, memory, durable });
-            done?;
+    pub(super) async fn write_all(&mut self, batches: &mut UnboundedReceiver<Batch>) -> Result<()> {
+        while let Some(mut batch) = batches.recv().await {
+            self.write(batch.from, batch.to, batch.records.clone()).await?;
+            batch.durable = Some(self.head.next);
         }
         Ok(())
     }
@@ -206,13 +201,12 @@ impl Writer<'_> {
         };
         let key = layout::manifest_key(&self.partition.prefix, manifest.from);
         let store = self.partition.store();
-        let bytes = self.partition.wait_out("create a manifest", || io::create(store, &key, &manifest)).await?;
+        let (bytes, created) =
+            self.partition.wait_out("create a manifest", || io::create(store, &key, &manifest)).await?;
         self.head = self.head.advance(&manifest, &bytes)?;
         self.leader_epoch = manifest.leader_epoch;
-        self.counters().cut(manifest.rows);
-        for gap in &manifest.gaps {
-            self.tell_gap(gap);
-        }
+        self.counters().cut(manifest.rows, created);
+        self.tell_gaps(&manifest.gaps);
         tracing::info!(
             topic = manifest.topic,
             partition = manifest.partition,
@@ -226,17 +220,23 @@ impl Writer<'_> {
         Ok(())
     }
 
-    fn tell_gap(&self, gap: &Gap) {
-        let Gap { from, to, kind } = *gap;
-        if kind.is_loss() {
-            self.counters().lost((to - from) as u64);
-            tracing::error!(
-                "{}: offsets {from}..{to} are lost: retention deleted them before they were archived. The gap is in the \
-                 ledger; archive more often, or raise the topic's retention.ms",
-                self.partition.tp
-            );
-        } else {
-            tracing::info!("{}: offsets {from}..{to} were compacted away before they were archived", self.partition.tp);
+    /// One line for each kind: a compacted or half-expired range can be many gaps.
+    fn tell_gaps(&self, gaps: &[Gap]) {
+        let tp = &self.partition.tp;
+        for GapSummary { kind, offsets, ranges, from, to } in plan::summarise(gaps) {
+            let what = match ranges {
+                1 => format!("offsets {from}..{to}"),
+                _ => format!("{offsets} offsets between {from} and {to}, in {ranges} ranges,"),
+            };
+            if kind.is_loss() {
+                self.counters().lost(offsets);
+                tracing::error!(
+                    "{tp}: {what} are lost: retention deleted them before they were archived. The gap is in the ledger; \
+                     archive more often, or raise the topic's retention.ms"
+                );
+            } else {
+                tracing::info!("{tp}: {what} were compacted away before they were archived");
+            }
         }
     }
 

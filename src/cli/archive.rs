@@ -3,7 +3,7 @@
 use super::args::{ArchiveArgs, KafkaArgs, bytes, duration};
 use super::output::{self, Output, OutputArgs};
 use super::progress::{Progress, human_bytes};
-use super::signals;
+use super::{signals, text};
 use crate::archive::{self, Counters, From, Options, Outcome};
 use crate::cut::{CutPolicy, Tables};
 use crate::error::{Error, Result};
@@ -30,7 +30,7 @@ pub struct Args {
     group: Option<String>,
 
     /// Where a partition begins that the archive does not have yet: earliest, latest, or a time (RFC 3339, date, milliseconds since 1970, or 2h for two hours ago)
-    #[arg(long, default_value = "earliest", env = "DLQ_ARCHIVER_FROM")]
+    #[arg(long, default_value = "earliest", value_name = "WHERE", env = "DLQ_ARCHIVER_FROM")]
     from: String,
 
     /// Format of the data objects; an archive keeps the first one
@@ -42,37 +42,33 @@ pub struct Args {
     compression: Option<CompressionArg>,
 
     /// Cut after this many records of a partition
-    #[arg(long, default_value_t = 1_000_000, env = "DLQ_ARCHIVER_CUT_RECORDS", value_parser = clap::value_parser!(u64).range(1..),
+    #[arg(long, default_value_t = 1_000_000, env = "DLQ_ARCHIVER_CUT_RECORDS", value_name = "N", value_parser = clap::value_parser!(u64).range(1..),
           help_heading = "Cut policy")]
     cut_records: u64,
 
-    /// Cut after this many bytes of a partition (keys, values and headers)
-    #[arg(long, default_value = "128MiB", value_parser = bytes, env = "DLQ_ARCHIVER_CUT_BYTES", help_heading = "Cut policy")]
+    /// Cut after this many bytes of a partition (keys, values and headers): bytes, or KiB, MiB, GiB
+    #[arg(long, default_value = "128MiB", value_parser = bytes, value_name = "SIZE", env = "DLQ_ARCHIVER_CUT_BYTES", help_heading = "Cut policy")]
     cut_bytes: usize,
 
-    /// Cut when the oldest record of an open batch was read this long ago
-    #[arg(long, default_value = "15m", value_parser = duration, env = "DLQ_ARCHIVER_CUT_AGE", help_heading = "Cut policy")]
+    /// Cut when the oldest record of an open batch was read this long ago: seconds, or ms, s, m, h, d
+    #[arg(long, default_value = "15m", value_parser = duration, value_name = "DURATION", env = "DLQ_ARCHIVER_CUT_AGE", help_heading = "Cut policy")]
     cut_age: Duration,
 
-    /// Memory for raw records, over all partitions
-    #[arg(long, default_value = "512MiB", value_parser = bytes, env = "DLQ_ARCHIVER_MEMORY")]
+    /// Memory for raw records, over all partitions, at least 4MiB; one cut is at most a quarter of it
+    #[arg(long, default_value = "512MiB", value_parser = bytes, value_name = "SIZE", env = "DLQ_ARCHIVER_MEMORY")]
     memory: usize,
 
     /// How long broker and store may take to answer for the first time
-    #[arg(long, default_value = "60s", value_parser = duration, env = "DLQ_ARCHIVER_START_TIMEOUT", help_heading = "Patience")]
+    #[arg(long, default_value = "60s", value_parser = duration, value_name = "DURATION", env = "DLQ_ARCHIVER_START_TIMEOUT", help_heading = "Patience")]
     start_timeout: Duration,
 
     /// With --once: how long an outage is waited out (without --once: for ever)
-    #[arg(long, default_value = "10m", value_parser = duration, env = "DLQ_ARCHIVER_WAIT", help_heading = "Patience")]
+    #[arg(long, default_value = "10m", value_parser = duration, value_name = "DURATION", env = "DLQ_ARCHIVER_WAIT", help_heading = "Patience")]
     wait: Duration,
 
     /// How long open cuts may take to finish after the first SIGTERM or Ctrl-C
-    #[arg(long, default_value = "20s", value_parser = duration, env = "DLQ_ARCHIVER_GRACE", help_heading = "Patience")]
+    #[arg(long, default_value = "20s", value_parser = duration, value_name = "DURATION", env = "DLQ_ARCHIVER_GRACE", help_heading = "Patience")]
     grace: Duration,
-
-    /// Not a flag: whether brokers are asked for topic ids.
-    #[arg(skip = true)]
-    topic_ids: bool,
 
     #[command(flatten)]
     output: OutputArgs,
@@ -97,11 +93,6 @@ enum CompressionArg {
 }
 
 impl Args {
-    /// For the embedded broker, which has none and would let the question time out.
-    pub fn without_topic_ids(&mut self) {
-        self.topic_ids = false;
-    }
-
     fn options(&self) -> Result<Options> {
         let format = match (self.format, self.compression) {
             (FormatArg::Parquet, None) => Format::Parquet,
@@ -136,7 +127,6 @@ impl Args {
             memory: self.memory,
             start_timeout: self.start_timeout,
             wait: self.wait,
-            topic_ids: self.topic_ids,
         })
     }
 }
@@ -203,6 +193,7 @@ fn print(outcome: &Outcome, output: Output) -> Result<()> {
             "records": c.archived_records,
             "bytes_read": c.read_bytes,
             "cuts": c.cuts,
+            "cuts_found": c.cuts_found,
             "objects": c.objects,
             "bytes_stored": c.object_bytes,
             "lost": c.lost,
@@ -211,12 +202,17 @@ fn print(outcome: &Outcome, output: Output) -> Result<()> {
         return output::line(&document.to_string());
     }
     output::line(&format!(
-        "archived {} records of {} partitions in {} cuts: {} objects, {}{}{}",
-        c.archived_records,
-        outcome.partitions,
-        c.cuts,
-        c.objects,
+        "archived {} of {} in {}: {}, {}{}{}{}",
+        text::count(c.archived_records, "record"),
+        text::count(outcome.partitions as u64, "partition"),
+        text::count(c.cuts, "cut"),
+        text::count(c.objects, "object"),
         human_bytes(c.object_bytes),
+        if c.cuts_found > 0 {
+            format!("; {} of the cuts were there already, perhaps counted by another archiver too", c.cuts_found)
+        } else {
+            String::new()
+        },
         if c.lost > 0 { format!("; {} offsets were LOST to retention before this run", c.lost) } else { String::new() },
         if outcome.stopped.is_empty() {
             String::new()

@@ -11,11 +11,11 @@ use std::time::Duration;
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Archive")]
 pub struct ArchiveArgs {
-    /// Where the archive is: s3://bucket/prefix or file:///dir
+    /// Where the archive is: s3://bucket/prefix or file:///dir. Needed, here or in the variable
     #[arg(long, env = "DLQ_ARCHIVER_ARCHIVE", value_name = "URL")]
-    pub archive: String,
+    pub archive: Option<String>,
 
-    /// S3 endpoint that is not AWS; AWS_ENDPOINT_URL and profiles work too
+    /// S3 endpoint that is not AWS, such as http://host:9000; AWS_ENDPOINT_URL and profiles work too
     #[arg(long, env = "DLQ_ARCHIVER_ENDPOINT_URL", value_name = "URL")]
     pub endpoint_url: Option<String>,
 
@@ -39,7 +39,13 @@ pub enum S3Addressing {
 
 impl ArchiveArgs {
     /// Opens the store; `create`: for writers, which may make a local folder.
+    ///
+    /// # Errors
+    /// [`crate::Kind::Config`] without an address or for one that is none.
     pub async fn open(&self, create: bool) -> Result<Arc<dyn Store>> {
+        let archive = self.archive.as_deref().ok_or_else(|| {
+            Error::config("no archive: give --archive s3://BUCKET/PREFIX or file:///DIR (or set DLQ_ARCHIVER_ARCHIVE)")
+        })?;
         let options = StoreOptions {
             endpoint_url: self.endpoint_url.clone(),
             region: self.region.clone(),
@@ -50,7 +56,7 @@ impl ArchiveArgs {
             },
             create_missing: create,
         };
-        store::open(&self.archive, &options).await
+        store::open(archive, &options).await
     }
 }
 
@@ -79,9 +85,10 @@ impl KafkaArgs {
             connection.read_properties(path)?;
         }
         for property in &self.property {
-            let (key, value) = property
-                .split_once('=')
-                .ok_or_else(|| Error::config(format!("-X takes KEY=VALUE, not {property:?}")))?;
+            // Not repeated: it may be a password.
+            let (key, value) = property.split_once('=').ok_or_else(|| {
+                Error::config("-X takes KEY=VALUE, such as -X security.protocol=SSL: one of them has no '='")
+            })?;
             connection.set(key, value)?;
         }
         if connection.brokers().is_empty() {

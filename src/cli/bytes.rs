@@ -89,7 +89,7 @@ pub fn block(name: &str, value: Option<&[u8]>, limits: Limits) -> String {
                 Some(json) => ("JSON", Cow::Owned(json)),
                 None => ("text", Cow::Borrowed(text)),
             };
-            let body = if kind == "JSON" { text::escaped(&body) } else { text::clean_lines(&body) };
+            let body = if kind == "JSON" { text::shown(&body) } else { text::clean_lines(&body) };
             format!("\n{name} ({}, {kind})\n{}", size(text.len()), limits.lines(&body))
         }
         (None, Some(bytes)) => {

@@ -3,7 +3,7 @@
 use super::output::line;
 use super::paint::{Style, paint};
 use super::progress::human_bytes;
-use super::{Cli, Command, colour, signals};
+use super::{Cli, colour, signals};
 use crate::demo::{self, Step, shell_word};
 use crate::error::{Error, Result};
 use crate::kafka::MockBroker;
@@ -86,10 +86,7 @@ async fn command(args: &[String]) -> Result<u8> {
     let bare = Cli::command().mut_subcommands(|s| s.mut_args(|a| a.env(None::<&'static str>)));
     let argv = std::iter::once("dlq-archiver").chain(args.iter().map(String::as_str));
     let parsed = bare.try_get_matches_from(argv).and_then(|m| Cli::from_arg_matches(&m));
-    let mut cli = parsed.map_err(|e| Error::internal(format!("the demo's own command is wrong: {e}")))?;
-    if let Command::Archive(archive) = &mut cli.command {
-        archive.without_topic_ids();
-    }
+    let cli = parsed.map_err(|e| Error::internal(format!("the demo's own command is wrong: {e}")))?;
     Box::pin(super::run(cli.command)).await
 }
 

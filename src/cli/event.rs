@@ -64,14 +64,14 @@ fn failed_by<'d>(d: &'d Decoded<'_>) -> Option<&'d str> {
     [&d.error_destination, &d.origin_group, &d.error_component].into_iter().find_map(|f| f.as_deref())
 }
 
-/// Time, event (id, else position), source and type, element path or subject, error code and class, destination or
-/// connector or group, message. Fields are two spaces apart; `-` stands for one that is not known.
+/// Time, record id, event id, source and type, element path or subject, error code and class, destination or connector
+/// or group, message. Fields are two spaces apart; `-` stands for one that is not known.
 pub fn line(r: &ArchivedRecord<'_>, colour: bool) -> String {
     let d = &r.decoded;
-    let id = d.event_id.as_deref().map_or_else(|| Cow::Owned(r.id.to_string()), Cow::Borrowed);
     let fields = [
         (Some(Cow::Owned(time(r))), Style::Faint),
-        (Some(id), Style::Strong),
+        (Some(Cow::Owned(r.id.to_string())), Style::Strong),
+        (d.event_id.as_deref().map(Cow::Borrowed), Style::Plain),
         (source(d).map(Cow::Owned), Style::Name),
         (subject(r), Style::Plain),
         (failure(d), Style::Failure),
@@ -158,7 +158,7 @@ mod tests {
     fn a_line_has_every_field_in_order() {
         assert_eq!(
             with(&VAST, Some(b"{}"), |e| line(e, false)),
-            "2026-10-08T14:11:27.032Z  87982405058579  vastdata.com:uploads.f1c7 vastdata.com:Element.ElementCreated  \
+            "2026-10-08T14:11:27.032Z  dlt/3/7  87982405058579  vastdata.com:uploads.f1c7 vastdata.com:Element.ElementCreated  \
              docs-src/tiny.txt  500  http://size-check-abc.ns.svc.cluster.local  too small or late"
         );
         assert!(with(&VAST, None, |e| line(e, true)).contains("\x1b[31m500\x1b[0m"));
@@ -166,18 +166,19 @@ mod tests {
 
     #[test]
     fn an_unknown_record_is_shown_by_its_position() {
-        assert_eq!(with(&[], Some(b"x"), |e| line(e, false)), "2026-10-08T14:11:27.032Z  dlt/3/7  -  -  -  -  -");
+        assert_eq!(with(&[], Some(b"x"), |e| line(e, false)), "2026-10-08T14:11:27.032Z  dlt/3/7  -  -  -  -  -  -");
     }
 
     #[test]
     fn escape_sequences_in_data_do_not_reach_the_terminal() {
         let headers = [
-            ("__connect.errors.topic", Some("t\x1b[2J")),
+            ("__connect.errors.topic", Some("t\x1b[2J\u{200b}")),
             ("__connect.errors.exception.message", Some("\x1b]0;x\x07\r\nfake line")),
             ("n\x1b[31m", Some("\x1b[31m")),
         ];
         let (line, full) = with(&headers, Some(b"\x1b[2J{\n}"), |e| (line(e, false), full(e, false)));
         assert!(!line.contains(char::is_control) && line.ends_with("fake line"), "{line}");
+        assert!(line.contains("t<U+200B>") && full.contains("\"t\\u001b[2J\\u200b\""), "{line} {full}");
         assert!(!full.contains(|c: char| c.is_control() && c != '\n'), "{full}");
         assert!(full.contains("  value (7 bytes, text, escaped): \"\\u001b[2J{\\n}\"\n"), "{full}");
     }

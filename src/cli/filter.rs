@@ -20,11 +20,11 @@ pub struct FilterArgs {
     #[arg(long, value_name = "A..B")]
     offsets: Option<String>,
 
-    /// Kafka timestamp at or after: RFC 3339, a date (UTC), or how long ago, such as 2h. Records without a timestamp match neither this nor --until
+    /// Kafka timestamp at or after: RFC 3339, a date (UTC), or how long ago (s, m, h, d), such as 2h; milliseconds since 1970 too. Records without a timestamp match neither this nor --until
     #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     since: Option<String>,
 
-    /// Kafka timestamp before
+    /// Kafka timestamp before, in the same forms
     #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     until: Option<String>,
 
@@ -36,7 +36,7 @@ pub struct FilterArgs {
     #[arg(long)]
     dialect: Vec<String>,
 
-    /// Kind of error, as an exception's class
+    /// Kind of error, as an exception's class: its full name, or the last segment as `list` shows it. A regular expression is for the full name
     #[arg(long, value_name = "CLASS")]
     error_class: Vec<String>,
 

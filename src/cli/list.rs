@@ -7,8 +7,8 @@ use super::progress::{Progress, human_bytes};
 use super::table::{Column, Table};
 use super::{record, text};
 use crate::catalog::{Catalog, PartitionLedger, Reading, Selected};
-use crate::error::Result;
-use crate::filter::Filter;
+use crate::error::{Error, Result};
+use crate::filter::{Filter, short_class};
 use crate::format::{ArchivedRecord, Projection};
 use crate::record::RecordId;
 use std::cmp::Reverse;
@@ -42,11 +42,16 @@ pub struct Args {
 const TABLE_LIMIT: usize = 100;
 
 pub async fn run(args: Args) -> Result<u8> {
+    let output = args.output.output;
+    if args.payload && output == Output::Table {
+        return Err(Error::config(
+            "--payload goes with -o json or -o jsonl: a table has no room for it. `show ID` shows all of one record",
+        ));
+    }
     let filter = args.filter.filter()?;
     let catalog = Catalog::open(args.store.open(false).await?).await?;
-    let output = args.output.output;
     let limit = args.limit.unwrap_or(if output == Output::Table { TABLE_LIMIT } else { 0 });
-    let projection = if args.payload && output != Output::Table { Projection::All } else { Projection::NoPayload };
+    let projection = if args.payload { Projection::All } else { Projection::NoPayload };
     let partitions = catalog.partitions(&filter).await?;
     let selected = catalog.select_in(&partitions, &filter).await?;
     let mut scan =
@@ -253,11 +258,7 @@ fn cells(r: &ArchivedRecord<'_>) -> Vec<String> {
 
 /// `IllegalStateException`, `500`, or both; a class without its package, which `show` has.
 fn error(class: Option<&str>, code: Option<i32>) -> String {
-    let short = class.map(|class| match class.rsplit_once('.') {
-        Some((package, name)) if !name.is_empty() && !package.contains(char::is_whitespace) => name,
-        _ => class,
-    });
-    match (short, code) {
+    match (class.map(short_class), code) {
         (None, None) => "-".into(),
         (Some(class), None) => class.to_owned(),
         (None, Some(code)) => code.to_string(),

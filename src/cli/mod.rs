@@ -41,7 +41,8 @@ struct Cli {
     #[arg(long, global = true, value_enum, default_value_t, env = "DLQ_ARCHIVER_LOG_FORMAT", help_heading = "Logging")]
     log_format: LogFormat,
 
-    /// More log lines; repeat for librdkafka's too
+    /// More log lines of the program; -vv all of them, -vvv those of librdkafka and the AWS SDK too. DLQ_ARCHIVER_LOG
+    /// takes a filter instead, such as warn,librdkafka=debug
     #[arg(short, long, global = true, action = clap::ArgAction::Count, help_heading = "Logging")]
     verbose: u8,
 
@@ -115,7 +116,8 @@ async fn run(command: Command) -> Result<u8> {
 fn report(e: &Error) -> u8 {
     // The reader of a pipe went away: not worth a word.
     if e.message() != output::CLOSED {
-        eprintln!("dlq-archiver: {}", e.message());
+        // Names from Kafka and the store are in it.
+        eprintln!("dlq-archiver: {}", text::clean(e.message()));
     }
     if e.message() == output::CLOSED { 0 } else { e.exit_code() }
 }
@@ -126,8 +128,10 @@ fn init_logging(cli: &Cli) {
         (true, _) => "error",
         // Its story is on standard output.
         (_, 0) if matches!(cli.command, Command::Demo(_)) => "warn",
-        (_, 0) => "warn,dlq_archiver=info",
-        (_, 1) => "warn,dlq_archiver=debug",
+        // What the AWS SDK warns of is in our errors, in one line.
+        (_, 0) => "warn,aws_config=error,dlq_archiver=info",
+        (_, 1) => "warn,aws_config=error,dlq_archiver=debug",
+        (_, 2) => "warn,aws_config=error,dlq_archiver=trace",
         (_, _) => "debug,dlq_archiver=trace,librdkafka=trace",
     };
     let filter = EnvFilter::try_from_env("DLQ_ARCHIVER_LOG").unwrap_or_else(|_| EnvFilter::new(level));

@@ -10,7 +10,7 @@ pub const CLOSED: &str = "standard output was closed";
 #[derive(Debug, Clone, Args)]
 pub struct OutputArgs {
     /// How results are printed
-    #[arg(short, long, value_enum, default_value_t)]
+    #[arg(short, long, value_enum, default_value_t, help_heading = "Output")]
     pub output: Output,
 }
 

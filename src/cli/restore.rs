@@ -351,7 +351,10 @@ fn print_counts(counts: &Counts, output: Output) -> Result<()> {
         ))?;
     }
     if counts.tombstones > 0 {
-        out.line(&format!("{} of them are tombstones: their value is null", counts.tombstones))?;
+        out.line(&match counts.tombstones {
+            1 => "1 of them is a tombstone: its value is null".to_owned(),
+            n => format!("{n} of them are tombstones: their value is null"),
+        })?;
     }
     if !counts.skipped.is_empty() {
         out.line("skipped")?;

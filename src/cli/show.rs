@@ -127,6 +127,7 @@ fn not_a_record(id: &RecordId, manifest: Option<&Manifest>) -> Error {
              store it"
         }
         Some(GapKind::Compacted) => "lies in a gap: it was compacted away before it was stored",
+        Some(GapKind::Unknown) => "lies in a gap: whether a record was there is not known",
         None => {
             "was no record: a transaction marker, a record of an aborted transaction, or one that was compacted away \
              before it was read"

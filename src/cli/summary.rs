@@ -21,8 +21,9 @@ use std::sync::Arc;
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Manifests alone answer where the filter and --by allow it: topic, partition, pipeline, date, dialect, \
-    error-class, error-code, whole cuts. Records are read where they do not, payloads never. From manifests, FIRST and LAST \
-    are those of the data objects that hold a group; --exact reads what is needed for the group's own.\n\n\
+    error-class, error-code, whole cuts. Records are read where they do not, payloads never. A time \
+    with ~ is the first or last of the data objects that hold the group, which may hold others too; --exact reads what \
+    is needed for the group's own.\n\n\
     Examples:\n  \
     dlq-archiver summary --archive s3://compliance/dlq --since 7d\n  \
     dlq-archiver summary --archive s3://compliance/dlq --by pipeline,date -o json"
@@ -32,7 +33,7 @@ pub struct Args {
     #[arg(long, value_enum, value_delimiter = ',', default_value = "pipeline,dialect,error-class,error-code")]
     by: Vec<Field>,
 
-    /// Read records where manifests have a group's first and last time only roughly
+    /// Read records where manifests have a group's first and last time only roughly (shown with ~)
     #[arg(long)]
     exact: bool,
 
@@ -213,6 +214,8 @@ struct Group {
     records: u64,
     first: Option<i64>,
     last: Option<i64>,
+    /// These times are those of data objects that hold other groups too.
+    rough: bool,
 }
 
 impl Group {
@@ -231,8 +234,6 @@ struct Summary {
     exact: bool,
     groups: HashMap<Vec<Cell>, Group>,
     total: Group,
-    /// Some times are those of objects.
-    rough: bool,
     partitions: usize,
     cuts: u64,
     objects_counted: u64,
@@ -242,6 +243,7 @@ struct Summary {
     lost: u64,
     expired: u64,
     compacted: u64,
+    unknown: u64,
 }
 
 impl Summary {
@@ -304,10 +306,12 @@ impl Summary {
         if rough && self.exact {
             return false;
         }
-        self.rough |= rough;
         for (key, rows) in groups {
-            self.groups.entry(key).or_default().add(rows, min, max);
+            let group = self.groups.entry(key).or_default();
+            group.add(rows, min, max);
+            group.rough |= rough;
             self.total.add(rows, min, max);
+            self.total.rough |= rough;
         }
         self.objects_counted += 1;
         self.bytes += o.size;
@@ -344,6 +348,7 @@ impl Summary {
                 GapKind::Lost => self.lost += offsets,
                 GapKind::Expired => self.expired += offsets,
                 GapKind::Compacted => self.compacted += offsets,
+                GapKind::Unknown => self.unknown += offsets,
             }
         }
     }
@@ -361,6 +366,7 @@ impl Summary {
         document.insert("records".into(), group.records.into());
         document.insert("first".into(), group.first.and_then(text::rfc3339_ms).into());
         document.insert("last".into(), group.last.and_then(text::rfc3339_ms).into());
+        document.insert("times_are_exact".into(), (!group.rough).into());
         document
     }
 
@@ -376,9 +382,10 @@ impl Summary {
             "offsets_lost": self.lost,
             "offsets_expired": self.expired,
             "offsets_compacted": self.compacted,
+            "offsets_unknown": self.unknown,
             "objects_counted_from_manifests": self.objects_counted,
             "objects_read": self.objects_read,
-            "times_are_exact": !self.rough,
+            "times_are_exact": !self.total.rough,
             "groups": groups,
         })
     }
@@ -398,18 +405,19 @@ impl Summary {
         let time = |ms: Option<i64>| text::time(ms.unwrap_or(-1));
         for (key, group) in self.sorted() {
             let mut cells: Vec<String> = key.iter().map(Cell::shown).collect();
-            cells.extend([group.records.to_string(), time(group.first), time(group.last)]);
+            let about = |ms: Option<i64>| format!("{}{}", if group.rough && ms.is_some() { "~" } else { "" }, time(ms));
+            cells.extend([group.records.to_string(), about(group.first), about(group.last)]);
             table.row(cells, out)?;
         }
         table.finish(out)?;
         if self.total.records > 0 {
             out.line(&format!(
-                "\n{} records from {} to {} in {} cuts of {} partitions, {} stored",
-                self.total.records,
+                "\n{} from {} to {} in {} of {}, {} stored",
+                text::count(self.total.records, "record"),
                 time(self.total.first),
                 time(self.total.last),
-                self.cuts,
-                self.partitions,
+                text::count(self.cuts, "cut"),
+                text::count(self.partitions as u64, "partition"),
                 human_bytes(self.bytes)
             ))?;
             let how = match (self.objects_counted, self.objects_read) {
@@ -417,14 +425,17 @@ impl Summary {
                 (0, _) => "counted from the records".to_owned(),
                 (a, b) => format!("{a} data objects counted from manifests, {b} read"),
             };
-            let rough = "; first and last are those of the data objects that hold a group, --exact has its own";
-            out.line(&format!("{how}{}", if self.rough { rough } else { "" }))?;
+            let rough = "; ~ a time of the data object, not of the group: --exact has the group's own";
+            out.line(&format!("{how}{}", if self.total.rough { rough } else { "" }))?;
         }
         if self.lost + self.expired > 0 {
             out.line(&format!(
                 "{} offsets of these partitions are lost: retention deleted them before they were archived",
                 self.lost + self.expired
             ))?;
+        }
+        if self.unknown > 0 {
+            out.line(&format!("{} offsets may be lost: it is not known whether records were there", self.unknown))?;
         }
         if self.compacted > 0 {
             out.line(&format!("{} offsets were compacted away before they were archived", self.compacted))?;

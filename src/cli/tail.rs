@@ -18,9 +18,14 @@ const FILTER: &str = "Filter (a text matches exactly, or as a regular expression
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "One line is one dead letter. Its fields, two spaces apart, `-` where one is not known:\n  \
-    time (Kafka timestamp, UTC), event id (else topic/partition/offset), source and type (else the origin\n  \
-    topic/partition/offset), element path or subject, error code and class, destination, connector or group,\n  \
-    error message, decoded.\n\n\
+    time: Kafka timestamp, UTC\n  \
+    record id: topic/partition/offset, as `show` and --record-id take it once it is archived\n  \
+    event id\n  \
+    event source and type, else the origin's topic/partition/offset\n  \
+    element path, else the event's subject\n  \
+    error code and class\n  \
+    destination, connector or group that failed\n  \
+    error message, decoded\n\n\
     No consumer group is joined and no offset committed. Without --once it follows until Ctrl-C.\n\n\
     Examples:\n  \
     dlq-archiver tail --brokers kafka:9092 --topic default-dlt\n  \
@@ -35,7 +40,8 @@ pub struct Args {
     #[arg(long, value_parser = clap::value_parser!(i32).range(0..), value_delimiter = ',', value_name = "N")]
     partition: Vec<i32>,
 
-    /// Begin with the last N records of each topic (over all its partitions, by timestamp)
+    /// Begin with the last N records of each topic that match (over all its partitions, by timestamp). With a filter,
+    /// topics are read backwards until N are found
     #[arg(short = 'n', long, value_name = "N", default_value_t = 10, conflicts_with_all = ["since", "from_beginning"],
           value_parser = clap::value_parser!(u32).range(..=10_000), help_heading = "Begin and end")]
     lines: u32,
@@ -67,7 +73,7 @@ pub struct Args {
     #[arg(long, value_delimiter = ',', allow_negative_numbers = true, value_name = "N", help_heading = FILTER)]
     error_code: Vec<i32>,
 
-    /// Only records with this kind of error, as an exception's class
+    /// Only records with this kind of error, as an exception's class: its full name or last segment
     #[arg(long, value_name = "CLASS", help_heading = FILTER)]
     error_class: Vec<String>,
 
@@ -87,8 +93,8 @@ pub struct Args {
     #[command(flatten)]
     output: OutputArgs,
 
-    /// How long the brokers may take to answer for the first time
-    #[arg(long, default_value = "15s", value_parser = duration, env = "DLQ_ARCHIVER_START_TIMEOUT")]
+    /// How long the brokers may take to answer for the first time (ms, s, m, h, d)
+    #[arg(long, default_value = "15s", value_parser = duration, value_name = "DURATION", env = "DLQ_ARCHIVER_START_TIMEOUT")]
     start_timeout: Duration,
 
     #[command(flatten)]
@@ -203,6 +209,10 @@ impl Printer {
     }
 
     fn end(mut self) -> Result<()> {
+        // A program sees that for itself.
+        if self.printed == 0 && !matches!(self.shape, Shape::Documents(_)) {
+            eprintln!("No dead letter to show: the topics are empty, or none matches.");
+        }
         if let Shape::Documents(documents) = self.shape {
             documents.finish(&mut self.out)?;
         }

@@ -41,14 +41,19 @@ impl Filter {
         self.record_ids.as_ref().map(|ids| ids.iter().map(|id| layout::escape(&id.topic).into_owned()).collect())
     }
 
-    /// Whether offsets `[from, to)` of a partition can match. `to` may be `i64::MAX` where it is not known.
+    /// Whether offsets `[from, to)` of a partition can match. `to` is `i64::MAX` where it is not known: nothing is
+    /// behind it then.
     pub fn may_match_offsets(&self, topic: &str, partition: i32, generation: u32, from: i64, to: i64) -> bool {
         if self.doc.offset_from.is_some_and(|first| to <= first) || self.doc.offset_to.is_some_and(|end| end <= from) {
             return false;
         }
         self.record_ids.as_ref().is_none_or(|ids| {
             let at = |offset| RecordId { topic: topic.to_owned(), generation, partition, offset };
-            ids.range((Bound::Included(at(from)), Bound::Excluded(at(to.max(from))))).next().is_some()
+            let end = match to {
+                i64::MAX => Bound::Included(at(to)),
+                _ => Bound::Excluded(at(to.max(from))),
+            };
+            ids.range((Bound::Included(at(from)), end)).next().is_some()
         })
     }
 
@@ -85,11 +90,12 @@ impl Filter {
             Some(class) if is_cut(class) => {
                 self.error_class.is_empty()
                     || self.error_class.iter().any(|t| match t {
-                        Text::Exact(text) => text.starts_with(class),
+                        // The last segment lies behind the cut.
+                        Text::Exact(text) => text.starts_with(class) || !text.contains('.'),
                         Text::Regex(_) => true,
                     })
             }
-            class => any(&self.error_class, class),
+            class => self.class_matches(class),
         };
         class && any(&self.dialect, Some(&c.dialect)) && self.code_matches(c.error_code)
     }

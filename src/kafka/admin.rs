@@ -7,6 +7,7 @@ use super::{Connection, Consumer, error};
 use crate::error::{Error, Result};
 use crate::record::TopicPartition;
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
+use rdkafka::error::RDKafkaErrorCode as Code;
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 use rdkafka_sys as sys;
 use std::ffi::{CStr, CString};
@@ -25,8 +26,19 @@ pub struct TopicInfo {
 pub struct Admin {
     consumer: Consumer,
     brokers: String,
-    /// Set when the brokers turned out not to tell topic ids, so that it is not waited for again.
-    no_topic_ids: AtomicBool,
+    /// It was said that the brokers do not tell topic ids.
+    told_no_ids: AtomicBool,
+}
+
+/// What the brokers answer when asked for a topic's id.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TopicId {
+    /// As Kafka prints it: 22 characters of base64 (KIP-516).
+    Is(String),
+    /// They answer, but tell no ids (before Kafka 2.8).
+    NotTold,
+    /// There is no such topic now.
+    NoTopic,
 }
 
 /// librdkafka's internal topics and Kafka's own, which a pattern never means.
@@ -36,10 +48,15 @@ fn is_internal(topic: &str) -> bool {
 
 impl Admin {
     pub fn new(connection: &Connection) -> Result<Self> {
+        Self::of_group(connection, "dlq-archiver-admin")
+    }
+
+    /// One that can tell what `group` has committed. It does not join the group.
+    pub fn of_group(connection: &Connection, group: &str) -> Result<Self> {
         Ok(Self {
-            consumer: Consumer::new(connection, "dlq-archiver-admin")?,
+            consumer: Consumer::new(connection, group)?,
             brokers: connection.brokers().to_owned(),
-            no_topic_ids: AtomicBool::new(false),
+            told_no_ids: AtomicBool::new(false),
         })
     }
 
@@ -163,32 +180,57 @@ impl Admin {
         })
     }
 
-    /// The topic's id as Kafka prints it (22 characters of base64, KIP-516); `None` where the brokers do not tell one.
-    pub fn topic_id(&self, topic: &str, timeout: Duration) -> Option<String> {
-        if self.no_topic_ids.load(Ordering::Relaxed) {
-            return None;
+    /// The topic's id, asked from the partition's leader: it knows of a topic made anew before it hands out the first
+    /// of its records. Asked each time; only brokers that have no ids are taken at their word.
+    ///
+    /// # Errors
+    /// [`crate::Kind::Unavailable`] if there is no answer: it says nothing about the topic.
+    pub fn topic_id(&self, tp: &TopicPartition, timeout: Duration) -> Result<TopicId> {
+        let doing = format!("cannot ask for the id of topic {}", tp.topic);
+        let unavailable = |why: String| Error::unavailable(format!("{doing} (brokers {}): {why}", self.brokers));
+        let metadata =
+            self.client().fetch_metadata(Some(&tp.topic), timeout).map_err(|e| unavailable(e.to_string()))?;
+        let Some(topic) = metadata.topics().iter().find(|t| t.name() == tp.topic) else {
+            return Ok(TopicId::NoTopic);
+        };
+        match topic.error().map(Code::from) {
+            None => {}
+            Some(code) if is_no_topic(code) => return Ok(TopicId::NoTopic),
+            Some(code) => return Err(unavailable(code.to_string())),
         }
-        match describe_topic_id(self.client(), topic, timeout) {
-            Ok(id) => id,
-            Err(code) => {
-                use rdkafka::error::RDKafkaErrorCode as Code;
-                // A broker that answers everything else but not this does not know the request.
-                if matches!(code, Code::UnsupportedFeature | Code::UnsupportedVersion | Code::OperationTimedOut) {
-                    tracing::info!(
-                        "the brokers do not tell topic ids ({code}): a topic that is deleted and made anew can only be \
-                         noticed while its log is shorter than the archive"
+        // A topic made anew may have fewer partitions: any leader tells.
+        let part = topic.partitions().iter().find(|p| p.id() == tp.partition).or(topic.partitions().first());
+        let leader = part.map(|p| p.leader()).filter(|l| *l >= 0);
+        let leader = leader.ok_or_else(|| unavailable(format!("partition {} has no leader", tp.partition)))?;
+        match describe_topic_id(self.client(), &tp.topic, leader, timeout) {
+            Ok(Some(id)) => Ok(TopicId::Is(id)),
+            Ok(None) | Err(Code::UnsupportedFeature | Code::UnsupportedVersion) => {
+                if !self.told_no_ids.swap(true, Ordering::Relaxed) {
+                    tracing::warn!(
+                        "the brokers do not tell topic ids: a topic that is deleted and made anew can only be noticed \
+                         while its log is shorter than the archive"
                     );
-                    self.no_topic_ids.store(true, Ordering::Relaxed);
                 }
-                None
+                Ok(TopicId::NotTold)
             }
+            Err(code) if is_no_topic(code) => Ok(TopicId::NoTopic),
+            Err(code) => Err(unavailable(code.to_string())),
         }
     }
 
-    /// For brokers that are known not to have topic ids, such as the embedded one.
-    pub fn without_topic_ids(self) -> Self {
-        self.no_topic_ids.store(true, Ordering::Relaxed);
-        self
+    /// The offset that the group of [`Admin::of_group`] has committed; `None` if none.
+    ///
+    /// # Errors
+    /// [`crate::Kind::Unavailable`] if the group's coordinator does not answer.
+    pub fn committed(&self, tp: &TopicPartition, timeout: Duration) -> Result<Option<i64>> {
+        let doing = format!("cannot ask for the group's offset of {tp}");
+        let mut list = TopicPartitionList::new();
+        list.add_partition(&tp.topic, tp.partition);
+        let list = self.client().committed_offsets(list, timeout).map_err(|e| self.error(&doing, &e))?;
+        Ok(match list.elements().first().map(|e| e.offset()) {
+            Some(Offset::Offset(offset)) => Some(offset),
+            _ => None,
+        })
     }
 
     /// Deletes a topic. For tests.
@@ -202,6 +244,19 @@ impl Admin {
             Some(Err((_, code))) => Err(Error::failed(format!("{doing}: {code}"))),
             _ => Ok(()),
         }
+    }
+
+    /// Deletes a partition's records below `before`, as retention does. For tests.
+    pub async fn delete_records(connection: &Connection, tp: &TopicPartition, before: i64) -> Result<()> {
+        use rdkafka::admin::{AdminClient, AdminOptions};
+        let doing = format!("cannot delete records of {tp}");
+        let admin: AdminClient<rdkafka::client::DefaultClientContext> =
+            connection.client_config().create().map_err(|e| error(&doing, &e, None))?;
+        let mut list = TopicPartitionList::new();
+        list.add_partition_offset(&tp.topic, tp.partition, Offset::Offset(before))
+            .map_err(|e| error(&doing, &e, None))?;
+        let done = admin.delete_records(&list, &AdminOptions::new()).await.map_err(|e| error(&doing, &e, None))?;
+        done.elements().iter().try_for_each(|e| e.error().map_err(|e| error(&doing, &e, None)))
     }
 
     /// Makes a topic with replication factor 1 and these settings. For tests and benches.
@@ -239,6 +294,10 @@ pub fn pattern(text: &str) -> Result<regex::Regex> {
     })
 }
 
+fn is_no_topic(code: Code) -> bool {
+    matches!(code, Code::UnknownTopicOrPartition | Code::UnknownTopic)
+}
+
 /// What a broker or TLS says when settings, not patience, are missing.
 fn is_refusal(text: &str) -> bool {
     let text = text.to_ascii_lowercase();
@@ -253,11 +312,13 @@ fn nearest<'a>(name: &str, candidates: impl Iterator<Item = &'a str>) -> Option<
     candidates.max_by_key(|c| common(c)).filter(|c| common(c) * 2 > name.len())
 }
 
+/// Asks one broker. The controller, whom librdkafka asks otherwise, is none that every broker names.
 fn describe_topic_id(
     consumer: &BaseConsumer<Context>,
     topic: &str,
+    broker: i32,
     timeout: Duration,
-) -> std::result::Result<Option<String>, rdkafka::error::RDKafkaErrorCode> {
+) -> std::result::Result<Option<String>, Code> {
     use sys::rd_kafka_resp_err_t::RD_KAFKA_RESP_ERR_NO_ERROR;
     let Ok(name) = CString::new(topic) else { return Ok(None) };
     let client = consumer.client().native_ptr();
@@ -270,6 +331,7 @@ fn describe_topic_id(
         let options =
             sys::rd_kafka_AdminOptions_new(client, sys::rd_kafka_admin_op_t::RD_KAFKA_ADMIN_OP_DESCRIBETOPICS);
         sys::rd_kafka_AdminOptions_set_request_timeout(options, millis, std::ptr::null_mut(), 0);
+        sys::rd_kafka_AdminOptions_set_broker(options, broker, std::ptr::null_mut(), 0);
         let queue = sys::rd_kafka_queue_new(client);
         sys::rd_kafka_DescribeTopics(client, topics, options, queue);
         let event = sys::rd_kafka_queue_poll(queue, millis.saturating_add(500));
@@ -281,7 +343,7 @@ fn describe_topic_id(
                 let mut count = 0usize;
                 let result = sys::rd_kafka_event_DescribeTopics_result(event);
                 let found = sys::rd_kafka_DescribeTopics_result_topics(result, &mut count);
-                Ok((count > 0).then(|| topic_id_of(*found)).flatten())
+                if count > 0 { topic_id_of(*found) } else { Err(Code::UnknownTopicOrPartition) }
             } else {
                 Err(code.into())
             }
@@ -298,22 +360,24 @@ fn describe_topic_id(
 
 /// # Safety
 /// `description` must be live.
-unsafe fn topic_id_of(description: *const sys::rd_kafka_TopicDescription_t) -> Option<String> {
+unsafe fn topic_id_of(description: *const sys::rd_kafka_TopicDescription_t) -> Result<Option<String>, Code> {
     // SAFETY: by the caller; the id belongs to the description, its text to the id.
     unsafe {
         let failed = sys::rd_kafka_TopicDescription_error(description);
-        if !failed.is_null() && sys::rd_kafka_error_code(failed) != sys::rd_kafka_resp_err_t::RD_KAFKA_RESP_ERR_NO_ERROR
-        {
-            return None;
+        if !failed.is_null() {
+            let code = sys::rd_kafka_error_code(failed);
+            if code != sys::rd_kafka_resp_err_t::RD_KAFKA_RESP_ERR_NO_ERROR {
+                return Err(code.into());
+            }
         }
         let id = sys::rd_kafka_TopicDescription_topic_id(description);
         let zero = id.is_null()
             || (sys::rd_kafka_Uuid_most_significant_bits(id) == 0
                 && sys::rd_kafka_Uuid_least_significant_bits(id) == 0);
         if zero {
-            return None;
+            return Ok(None);
         }
         let text = sys::rd_kafka_Uuid_base64str(id);
-        (!text.is_null()).then(|| CStr::from_ptr(text).to_string_lossy().into_owned())
+        Ok((!text.is_null()).then(|| CStr::from_ptr(text).to_string_lossy().into_owned()))
     }
 }

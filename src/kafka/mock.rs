@@ -1,12 +1,12 @@
 //! The embedded broker of the demo and of tests that need no Java: librdkafka's mock cluster.
 //!
-//! It keeps about 4 MiB a partition and trims older records, knows no transactions' markers and no topic ids.
+//! It keeps about 4 MiB a partition and trims older records, knows no transactions' markers.
 
 use super::error;
 use crate::error::Result;
 use rdkafka::mocking::MockCluster;
 use rdkafka::producer::DefaultProducerContext;
-use rdkafka_sys::types::RDKafkaApiKey;
+use rdkafka_sys::types::{RDKafkaApiKey, RDKafkaRespErr};
 
 /// A broker on loopback in this process; gone when dropped.
 pub struct MockBroker {
@@ -30,6 +30,24 @@ impl MockBroker {
         self.cluster
             .apiversion(RDKafkaApiKey::InitProducerId, None, None)
             .map_err(|e| error("cannot switch transactions off", &e, None))
+    }
+
+    /// From now on it answers everything but fetches. For tests.
+    pub fn without_fetches(&self) {
+        self.cluster
+            .request_errors(RDKafkaApiKey::Fetch, &[RDKafkaRespErr::RD_KAFKA_RESP_ERR_REQUEST_TIMED_OUT; 10_000]);
+    }
+
+    /// From now on each answer takes this long. For tests.
+    pub fn slow(&self, each: std::time::Duration) -> Result<()> {
+        self.cluster.broker_round_trip_time(1, each).map_err(|e| error("cannot slow the broker down", &e, None))
+    }
+
+    /// From now on it is a broker from before topic ids. For tests.
+    pub fn without_topic_ids(&self) -> Result<()> {
+        self.cluster
+            .apiversion(RDKafkaApiKey::Metadata, Some(0), Some(9))
+            .map_err(|e| error("cannot switch topic ids off", &e, None))
     }
 
     pub fn create_topic(&self, topic: &str, partitions: i32) -> Result<()> {

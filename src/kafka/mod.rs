@@ -11,7 +11,7 @@ mod mock;
 mod producer;
 mod range;
 
-pub use admin::{Admin, TopicInfo, pattern};
+pub use admin::{Admin, TopicId, TopicInfo, pattern};
 pub use consumer::{Consumer, Polled, Rebalance};
 pub use message::Message;
 pub use mock::MockBroker;

@@ -97,6 +97,8 @@ pub enum GapKind {
     Expired,
     /// Named by an intent, but compacted away when recovery read them again.
     Compacted,
+    /// Not known as read or skipped: records may have been there. No version writes it yet; all read it.
+    Unknown,
 }
 
 impl GapKind {

@@ -1,6 +1,7 @@
 //! Reads an archive's address. Owns which addresses there are and what to type instead of a wrong one. Opens
 //! nothing.
 
+use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result};
@@ -16,6 +17,17 @@ pub(super) enum Location {
     Memory,
 }
 
+/// The address without what stands before its last `@`, which may be a password. What begins as a path has none.
+pub(super) fn redacted(url: &str) -> Cow<'_, str> {
+    let start = url.find("://").map_or(0, |at| at + 3);
+    match url[start..].rsplit_once('@') {
+        Some((before, rest)) if !before.starts_with(['/', '.', '~']) => {
+            Cow::Owned(format!("{}***@{rest}", &url[..start]))
+        }
+        _ => Cow::Borrowed(url),
+    }
+}
+
 /// Taken as typed: neither kind of address has percent escapes undone, as in the AWS command line.
 pub(super) fn parse(url: &str) -> Result<Location> {
     if url == "memory:" {
@@ -24,6 +36,8 @@ pub(super) fn parse(url: &str) -> Result<Location> {
     if let Some(rest) = url.strip_prefix("s3://") {
         return parse_s3(url, rest);
     }
+    // From here on it is only repeated.
+    let url = &*redacted(url);
     if let Some(path) = url.strip_prefix("file://") {
         return parse_folder(url, path);
     }
@@ -49,6 +63,13 @@ fn parse_s3(url: &str, rest: &str) -> Result<Location> {
     }
     let plain = |c: u8| c.is_ascii_alphanumeric() || b".-_".contains(&c);
     if !bucket.bytes().all(plain) || !(3..=255).contains(&bucket.len()) {
+        if rest.contains('@') {
+            return Err(wrong(
+                url,
+                "keys do not belong into it; type s3://BUCKET/PREFIX, and set AWS_ACCESS_KEY_ID and \
+                 AWS_SECRET_ACCESS_KEY, or AWS_PROFILE",
+            ));
+        }
         return Err(wrong(url, &format!("{bucket:?} is not a bucket's name; type s3://BUCKET/PREFIX")));
     }
     let prefix = prefix.trim_end_matches('/');
@@ -90,7 +111,7 @@ fn folder_url(path: &str) -> String {
 }
 
 fn wrong(url: &str, hint: &str) -> Error {
-    Error::config(format!("--archive {url:?} is not an archive's address: {hint}"))
+    Error::config(format!("--archive {:?} is not an archive's address: {hint}", redacted(url)))
 }
 
 #[cfg(test)]
@@ -107,6 +128,33 @@ mod tests {
         assert_eq!(parse("file:///var/dlq").unwrap(), Location::Folder("/var/dlq".into()));
         assert_eq!(parse("file://localhost/var/dlq").unwrap(), Location::Folder("/var/dlq".into()));
         assert_eq!(parse("memory:").unwrap(), Location::Memory);
+    }
+
+    #[test]
+    fn keys_in_an_address_are_not_repeated() {
+        for typed in [
+            "s3://AKIAKEY:s3cr3t@bucket/x",
+            "s3://AKIAKEY:SEC/s3cr3t@bucket/x",
+            "s3://s3cr3t@bucket",
+            "s3a://AKIAKEY:s3cr3t@bucket/x",
+            "S3://AKIAKEY:s3cr3t@bucket/x",
+            "s3:AKIAKEY:s3cr3t@bucket/x",
+            "https://AKIAKEY:s3cr3t@host/bucket",
+            "http://AKIAKEY:p@s3cr3t@host/bucket",
+            "gs://AKIAKEY:s3cr3t@bucket",
+            "file://AKIAKEY:s3cr3t@host/x",
+            "AKIAKEY:s3cr3t@bucket/x",
+            "AKIAKEY/s3cr3t@bucket/x",
+        ] {
+            let error = parse(typed).unwrap_err();
+            assert_eq!(error.kind(), Kind::Config, "{typed}");
+            assert!(!error.message().contains("AKIA") && !error.message().contains("s3cr3t"), "{typed}: {error}");
+            assert!(error.message().contains("***@"), "{typed}: {error}");
+        }
+        let error = parse("s3://AKIAKEY:s3cr3t@bucket/x").unwrap_err();
+        assert!(error.message().contains("AWS_ACCESS_KEY_ID"), "{error}");
+        // No password, and what to type has it all.
+        assert!(parse("/var/dlq@home").unwrap_err().message().contains("type file:///var/dlq@home"));
     }
 
     #[test]

@@ -10,6 +10,7 @@ use crate::filter::Filter;
 use crate::format::ArchivedRecord;
 use crate::kafka::{Admin, Connection, Consumer, Polled};
 use crate::record::{RawBatch, RecordId, TopicPartition};
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,7 +19,7 @@ use std::time::{Duration, Instant};
 /// Where reading begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Start {
-    /// With the last records of each topic, by time over its partitions.
+    /// With the last records of each topic that match, by time over its partitions.
     Last(usize),
     Beginning,
     /// With the first record at or behind this Kafka timestamp, milliseconds since 1970.
@@ -49,6 +50,8 @@ const ASK: Duration = Duration::from_secs(10);
 const REFRESH: Duration = Duration::from_secs(30);
 /// How long the last records of the topics may take to come before those that came are shown.
 const BACKLOG: Duration = Duration::from_secs(10);
+/// Reading back further than this at a time is told.
+const TELL_BACK: i64 = 100_000;
 /// How long an outage is waited out where the end is known; else for ever.
 const OUTAGE: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(100);
@@ -64,6 +67,12 @@ struct Position {
 struct Kept {
     tp: TopicPartition,
     batch: RawBatch,
+}
+
+impl Kept {
+    fn time(&self) -> i64 {
+        self.batch.get(0).timestamp_ms
+    }
 }
 
 /// Takes each dead letter as the archive would have it, but for `archived_at_us`; `None` when there is nothing more
@@ -86,8 +95,7 @@ pub fn run(
     admin.wait(options.start_timeout)?;
     let found = partitions(&admin, options)?;
     if found.is_empty() && options.once {
-        tracing::warn!("no topic matches {}", options.topics.join(", "));
-        return Ok(());
+        return Err(Error::config(format!("no topic matches {}: nothing to show", options.topics.join(", "))));
     }
     if found.is_empty() {
         tracing::warn!("no topic matches {} yet: waiting for one", options.topics.join(", "));
@@ -96,9 +104,8 @@ pub fn run(
     for tp in found {
         let (low, end) = admin.watermarks(&tp, ASK)?;
         let next = match options.start {
-            Start::Beginning => low,
-            // A transaction of one record takes two offsets.
-            Start::Last(n) => end.saturating_sub(2 * i64::try_from(n).unwrap_or(i64::MAX / 2)).max(low),
+            // The last records are read back to, at the most, here.
+            Start::Beginning | Start::Last(_) => low,
             Start::Since(since) => since_offset(&admin, &tp, (low, end), since),
         };
         positions.insert(tp, Position { next, end });
@@ -117,11 +124,10 @@ pub fn run(
         refreshed: Instant::now(),
         outage: None,
     };
-    tail.assign()?;
-    if let Start::Last(n) = options.start
-        && tail.backlog(n, show)?.is_break()
-    {
-        return Ok(());
+    match options.start {
+        Start::Last(n) if tail.backlog(n, show)?.is_break() => return Ok(()),
+        Start::Last(_) => {}
+        Start::Beginning | Start::Since(_) => tail.assign()?,
     }
     tail.follow(show)
 }
@@ -274,24 +280,84 @@ impl Tail<'_> {
         if self.positions.len() > before { self.assign() } else { Ok(()) }
     }
 
-    /// Shows the last `n` records of each topic. Reads up to the ends seen at start; records behind them follow.
+    /// Shows the last `n` records of each topic that match. Reads back in growing steps, and no further than the topic
+    /// needs; what is behind the ends seen at start is left to follow.
     fn backlog(&mut self, n: usize, show: &mut Show<'_>) -> Result<ControlFlow<()>> {
-        let mut kept: BTreeMap<TopicPartition, VecDeque<Kept>> = BTreeMap::new();
-        let mut later = Vec::new();
+        let mut follow = std::mem::take(&mut self.positions);
+        let back = |p: &Position| Back { low: p.next, from: p.end, ..Back::default() };
+        let mut partitions: BTreeMap<_, _> = follow.iter().map(|(tp, p)| (tp.clone(), back(p))).collect();
+        follow.values_mut().for_each(|p| p.next = p.end);
+        // A transaction of one record takes two offsets.
+        let mut step = i64::try_from(n).unwrap_or(i64::MAX).saturating_mul(2);
+        while !self.stopped() {
+            for tp in unfinished(&partitions, n) {
+                let back = &partitions[&tp];
+                self.positions
+                    .insert(tp, Position { next: back.from.saturating_sub(step).max(back.low), end: back.from });
+            }
+            if self.positions.is_empty() {
+                break;
+            }
+            if step > TELL_BACK {
+                tracing::info!("fewer than {n} records match so far: reading {step} offsets further back");
+            }
+            let from: Vec<i64> = self.positions.values().map(|p| p.next).collect();
+            let mut read = self.read_back(n)?;
+            let mut whole = true;
+            for ((tp, p), from) in std::mem::take(&mut self.positions).into_iter().zip(from) {
+                let (Some(back), Some(after)) = (partitions.get_mut(&tp), follow.get_mut(&tp)) else { continue };
+                whole &= p.next >= p.end;
+                // What the newest step lacks will follow; an older one would leave a hole.
+                match p.next < p.end {
+                    true if p.end == after.end => after.next = p.next,
+                    true => continue,
+                    false => {}
+                }
+                let older = read.remove(&tp).unwrap_or_default();
+                back.add(older, from, n);
+            }
+            if !whole {
+                if !self.stopped() {
+                    tracing::warn!("the brokers are slow to answer: older records that match may be missing");
+                }
+                break;
+            }
+            step = step.saturating_mul(4);
+        }
+        let mut topics: BTreeMap<String, Vec<Vec<Kept>>> = BTreeMap::new();
+        for (tp, back) in partitions {
+            topics.entry(tp.topic).or_default().push(back.read.kept.into());
+        }
+        let topics = topics.into_values().map(|partitions| last_merged(partitions, n, Kept::time)).collect();
+        self.positions = follow;
+        for record in last_merged(topics, usize::MAX, Kept::time) {
+            if self.show(&record, show)?.is_break() {
+                return Ok(ControlFlow::Break(()));
+            }
+        }
+        self.assign()?;
+        Ok(ControlFlow::Continue(()))
+    }
+
+    /// Reads every partition from its position to its end: the last `n` records of each that match.
+    fn read_back(&mut self, n: usize) -> Result<BTreeMap<TopicPartition, Step>> {
+        self.assign()?;
+        let mut read: BTreeMap<TopicPartition, Step> = BTreeMap::new();
         let mut moved = Instant::now();
         let mut done = Vec::new();
         while !self.at_ends() && !self.stopped() && moved.elapsed() < BACKLOG {
             if let Some(record) = self.poll(POLL)? {
                 moved = Instant::now();
-                let end = self.positions.get(&record.tp).map_or(0, |p| p.end);
-                if record.batch.get(0).offset >= end {
-                    later.push(record);
-                    continue;
-                }
-                let last = kept.entry(record.tp.clone()).or_default();
-                last.push_back(record);
-                if last.len() > n {
-                    last.pop_front();
+                let offset = record.batch.get(0).offset;
+                if self.positions.get(&record.tp).is_some_and(|p| offset < p.end) {
+                    let step = read.entry(record.tp.clone()).or_default();
+                    step.oldest_ms.get_or_insert(record.time());
+                    if self.decoded(&record, |event| self.options.filter.matches(event)) {
+                        step.kept.push_back(record);
+                        if step.kept.len() > n {
+                            step.kept.pop_front();
+                        }
+                    }
                 }
             }
             let reached: Vec<_> = (self.positions.iter().filter(|(tp, p)| p.next >= p.end && !done.contains(*tp)))
@@ -302,19 +368,8 @@ impl Tail<'_> {
                 done.extend(reached);
             }
         }
-        let mut topics: BTreeMap<String, Vec<Vec<Kept>>> = BTreeMap::new();
-        for (tp, last) in kept {
-            topics.entry(tp.topic).or_default().push(last.into());
-        }
-        let time = |k: &Kept| k.batch.get(0).timestamp_ms;
-        let topics = topics.into_values().map(|partitions| last_merged(partitions, n, time)).collect();
-        for record in last_merged(topics, usize::MAX, time).into_iter().chain(later) {
-            if self.show(&record, show)?.is_break() {
-                return Ok(ControlFlow::Break(()));
-            }
-        }
         self.consumer.resume(&done)?;
-        Ok(ControlFlow::Continue(()))
+        Ok(read)
     }
 
     /// Shows records as they come.
@@ -347,10 +402,22 @@ impl Tail<'_> {
         if self.options.once && self.positions.get(tp).is_some_and(|p| raw.offset >= p.end) {
             return Ok(ControlFlow::Continue(()));
         }
+        let shown = self.decoded(record, |event| match self.options.filter.matches(event) {
+            true => show(Some(event)).map(|()| 1),
+            false => Ok(0),
+        })?;
+        self.shown += shown;
+        let at_limit = self.options.limit.is_some_and(|limit| self.shown >= limit);
+        Ok(if at_limit { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+    }
+
+    /// The record as the archive would have it.
+    fn decoded<T>(&self, record: &Kept, then: impl FnOnce(&ArchivedRecord<'_>) -> T) -> T {
+        let (tp, raw) = (&record.tp, record.batch.get(0));
         let decoded = self.tables.dialects.decode(&tp.topic, tp.partition, &raw);
         let pipeline = self.tables.routing.pipeline(&tp.topic, &decoded).into_owned();
         let size = |bytes: Option<&[u8]>| bytes.map(|b| i32::try_from(b.len()).unwrap_or(i32::MAX));
-        let event = ArchivedRecord {
+        then(&ArchivedRecord {
             id: RecordId { topic: tp.topic.clone(), generation: 1, partition: tp.partition, offset: raw.offset },
             cluster_id: self.cluster_id.as_deref(),
             raw,
@@ -359,14 +426,55 @@ impl Tail<'_> {
             decoded,
             pipeline: &pipeline,
             archived_at_us: 0,
-        };
-        if self.options.filter.matches(&event) {
-            show(Some(&event))?;
-            self.shown += 1;
-        }
-        let at_limit = self.options.limit.is_some_and(|limit| self.shown >= limit);
-        Ok(if at_limit { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+        })
     }
+}
+
+/// How far one partition was read back.
+#[derive(Default)]
+struct Back {
+    /// Its log's start.
+    low: i64,
+    /// What is before was not read yet.
+    from: i64,
+    read: Step,
+}
+
+/// What reading back found.
+#[derive(Default)]
+struct Step {
+    /// The last records that match, in order.
+    kept: VecDeque<Kept>,
+    /// Time of the first record, whether it matches or not.
+    oldest_ms: Option<i64>,
+}
+
+impl Back {
+    /// Takes what lies from `from` up to where it began; keeps the last `n`.
+    fn add(&mut self, mut older: Step, from: i64, n: usize) {
+        self.from = from;
+        older.kept.append(&mut self.read.kept);
+        older.kept.drain(..older.kept.len().saturating_sub(n));
+        older.oldest_ms = older.oldest_ms.or(self.read.oldest_ms);
+        self.read = older;
+    }
+}
+
+/// The partitions that may have more of their topic's last `n`: not those that have as many themselves, nor those that
+/// were read back to a time before the topic's last `n` so far.
+fn unfinished(partitions: &BTreeMap<TopicPartition, Back>, n: usize) -> Vec<TopicPartition> {
+    let mut times: BTreeMap<&str, Vec<i64>> = BTreeMap::new();
+    for (tp, back) in partitions {
+        times.entry(&tp.topic).or_default().extend(back.read.kept.iter().map(Kept::time));
+    }
+    times.values_mut().for_each(|times| times.sort_unstable_by_key(|ms| Reverse(*ms)));
+    let open = |(tp, back): &(&TopicPartition, &Back)| {
+        let nth = n.checked_sub(1).and_then(|last| times.get(tp.topic.as_str())?.get(last));
+        back.from > back.low
+            && back.read.kept.len() < n
+            && nth.zip(back.read.oldest_ms).is_none_or(|(nth, oldest)| oldest > *nth)
+    };
+    partitions.iter().filter(open).map(|(tp, _)| tp.clone()).collect()
 }
 
 /// The last `n` of several sequences, merged by time; none is taken out of its own order.

@@ -85,7 +85,7 @@ impl TestArchive {
             created_at: self.archive.created_at.clone(),
         };
         let key = layout::genesis_key(&layout::ledger_prefix(topic, partition, generation));
-        let bytes = io::create(&*self.store, &key, &genesis).await.unwrap();
+        let (bytes, _) = io::create(&*self.store, &key, &genesis).await.unwrap();
         let head = Head::from_genesis(&genesis, &bytes);
         self.logs.insert((topic.to_owned(), partition, generation), (genesis, head));
     }
@@ -152,7 +152,7 @@ impl TestArchive {
             gaps,
             previous_sha256: head.previous_sha256.clone(),
         };
-        let bytes = io::create(&*self.store, &layout::manifest_key(&prefix, from), &manifest).await.unwrap();
+        let (bytes, _) = io::create(&*self.store, &layout::manifest_key(&prefix, from), &manifest).await.unwrap();
         let head = head.advance(&manifest, &bytes).unwrap();
         self.logs.insert(log, (genesis, head));
         manifest

@@ -183,7 +183,12 @@ impl Answer {
                 "no AWS credentials found: set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY".into(),
             ),
             Answer::WrongCredentials { why } => config(format!("the AWS credentials are set up wrongly ({why})")),
-            Answer::CredentialsLater { why } => (Kind::Unavailable, format!("AWS credentials cannot be had ({why})")),
+            Answer::CredentialsLater { why } => (
+                Kind::Unavailable,
+                format!(
+                    "AWS credentials cannot be had ({why}): set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE"
+                ),
+            ),
             Answer::Unsent { why } => (Kind::Failed, format!("the request cannot be sent ({why})")),
         }
     }

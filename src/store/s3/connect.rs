@@ -125,10 +125,16 @@ fn custom_endpoint(config: &SdkConfig, options: &StoreOptions) -> Result<Option<
     let rest = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://"));
     let host = rest.map(|rest| rest.split('/').next().unwrap_or_default());
     match host {
-        Some(host) if !host.is_empty() && !host.contains(['@', ' ']) => Ok(Some(url.trim_end_matches('/').to_owned())),
+        // A password may have a slash in it.
+        Some(host) if !host.is_empty() && !host.contains(' ') && !url.contains('@') => {
+            Ok(Some(url.trim_end_matches('/').to_owned()))
+        }
         // Not repeated where it may carry a password.
         Some(_) => Err(Error::config(format!("{from} must be http://HOST:PORT or https://HOST:PORT, without a user"))),
-        None => Err(Error::config(format!("{from} {url:?} must begin with http:// or https://"))),
+        None => {
+            let shown = crate::store::url::redacted(&url);
+            Err(Error::config(format!("{from} {shown:?} must begin with http:// or https://")))
+        }
     }
 }
 
@@ -202,9 +208,13 @@ mod tests {
 
     #[tokio::test]
     async fn an_endpoint_without_a_scheme_is_refused() {
-        for (url, hint) in
-            [("localhost:9000", "must begin with http"), ("http://", "HOST"), ("http://u:pw@host", "HOST")]
-        {
+        for (url, hint) in [
+            ("localhost:9000", "must begin with http"),
+            ("http://", "HOST"),
+            ("http://u:pw@host", "HOST"),
+            ("http://u:p/pw@host", "HOST"),
+            ("u:pw@host:9000", "must begin with http"),
+        ] {
             let options = StoreOptions { endpoint_url: Some(url.into()), ..Default::default() };
             let error = connect(&options).await.err().unwrap();
             assert_eq!(error.kind(), crate::error::Kind::Config);

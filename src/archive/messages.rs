@@ -1,0 +1,103 @@
+//! What the poll thread and the partitions' tasks tell each other.
+//!
+//! Invariant: the memory of a batch that was handed over is let go exactly once, whatever becomes of the task that
+//! has it: when the batch is dropped.
+
+use super::patience::Stage;
+use crate::error::{Error, Result};
+use crate::record::{RawBatch, TopicPartition};
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+
+/// From the poll thread to the partitions' tasks.
+pub enum Event {
+    Assigned {
+        tp: TopicPartition,
+        assignment: u64,
+    },
+    Revoked {
+        tp: TopicPartition,
+    },
+    Batch(Batch),
+    /// A partition cannot go on; the others do.
+    Stopped {
+        tp: TopicPartition,
+        error: Error,
+    },
+    /// The thread ended.
+    Ended(Result<()>),
+}
+
+/// From the partitions' tasks to the poll thread.
+pub enum Command {
+    /// Read `tp` from `offset`. `end`: the log end seen at start; with `--once` the partition is done there.
+    Start {
+        tp: TopicPartition,
+        assignment: u64,
+        offset: i64,
+        leader_epoch: i32,
+        end: i64,
+    },
+    /// A batch's memory is free; `durable`: up to where the archive reaches now.
+    Done {
+        tp: TopicPartition,
+        assignment: u64,
+        memory: usize,
+        durable: Option<i64>,
+    },
+    /// Forget what was read and begin anew.
+    Restart {
+        tp: TopicPartition,
+        assignment: u64,
+    },
+    /// This partition is stopped.
+    Stop {
+        tp: TopicPartition,
+        assignment: u64,
+    },
+    Shutdown(Stage),
+}
+
+/// The records of `from..to` of one partition. [`Command::Done`] is sent when it is dropped: written, or let go, as
+/// Kafka has its records.
+pub struct Batch {
+    pub tp: TopicPartition,
+    pub assignment: u64,
+    pub from: i64,
+    pub to: i64,
+    pub records: Arc<RawBatch>,
+    /// Set once it is written.
+    pub durable: Option<i64>,
+    pub commands: Sender<Command>,
+}
+
+impl Drop for Batch {
+    fn drop(&mut self) {
+        // The reader is gone only when the run ends.
+        let _ = self.commands.send(Command::Done {
+            tp: self.tp.clone(),
+            assignment: self.assignment,
+            memory: self.records.memory(),
+            durable: self.durable,
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_of_a_batch_is_let_go_when_its_task_panics() {
+        let (commands, received) = std::sync::mpsc::channel();
+        let tp = TopicPartition::new("t", 3);
+        let batch = Batch { tp, assignment: 7, from: 0, to: 1, records: Arc::default(), durable: None, commands };
+        let task = std::thread::spawn(move || {
+            let _batch = batch;
+            panic!("as a bug would");
+        });
+        assert!(task.join().is_err());
+        let all: Vec<_> = received.iter().collect();
+        assert!(matches!(&all[..], [Command::Done { assignment: 7, durable: None, .. }]));
+    }
+}
