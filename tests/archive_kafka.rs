@@ -137,6 +137,39 @@ async fn odd_records_survive_the_embedded_broker() {
     archived_as_they_are(&broker.brokers(), "odd-dlq").await;
 }
 
+/// Found by the model in tests/model/ledger.rs: another archiver recovers a cut, can prove nothing any more, creates its
+/// object without rows and dies. The cut's own writer then finds that object, and its manifest told no gap.
+#[tokio::test(flavor = "multi_thread")]
+async fn rows_that_an_object_lacks_are_a_gap_for_the_cuts_own_writer_too() {
+    let broker = MockBroker::start().unwrap();
+    broker.create_topic("slow-dlq", 1).unwrap();
+    broker.create_topic("other-dlq", 1).unwrap();
+    let brokers = broker.brokers();
+    produce(&Connection::new(&brokers), "slow-dlq", &odd_records()[..3]);
+    let folder = tempfile::tempdir().unwrap();
+    let archive = |name: &str, topic: &str| {
+        let url = format!("file://{}/{name}", folder.path().display());
+        let args = ["archive", "--once", "--topic", topic, "--brokers", &brokers, "--archive", &url, "--quiet"];
+        let out = program(&args).args(["--format", "jsonl", "--compression", "none"]).output().unwrap();
+        assert_eq!(out.status.code(), Some(0), "{}", String::from_utf8_lossy(&out.stderr));
+    };
+    let manifest = |name: &str| {
+        let path = folder.path().join(name).join("ledger/slow-dlq/0/00000000000000000000.json");
+        serde_json::from_slice::<dlq_archiver::ledger::Manifest>(&std::fs::read(path).unwrap()).unwrap()
+    };
+    archive("sound", "slow-dlq");
+    let sound = manifest("sound");
+    assert_eq!((sound.rows, sound.gaps.len(), sound.objects.len()), (3, 0, 1));
+    archive("late", "other-dlq");
+    let object = folder.path().join("late").join(&sound.objects[0].key);
+    std::fs::create_dir_all(object.parent().unwrap()).unwrap();
+    std::fs::write(object, "").unwrap();
+    archive("late", "slow-dlq");
+    let late = manifest("late");
+    let gaps: Vec<_> = late.gaps.iter().map(|gap| (gap.from, gap.to)).collect();
+    assert_eq!((late.rows, gaps), (0, vec![(0, 3)]));
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn odd_records_survive_kafka() {
     let Some(brokers) = brokers() else { return };

@@ -169,18 +169,21 @@ impl Writer<'_> {
         self.encode_thread(move || cut::describe(&planned, bytes)).await
     }
 
-    /// Creates the manifest and moves the head. `objects`: as the intent has them, each with the offsets that are in
-    /// it; whoever created it, what it lacks is a gap.
-    pub(super) async fn commit(&mut self, intent: &Intent, objects: Vec<(DataObject, RoaringTreemap)>) -> Result<()> {
-        let mut missing = RoaringTreemap::new();
-        for (planned, (_, offsets)) in intent.objects.iter().zip(&objects) {
-            missing |= decode_offsets(&planned.offsets)? - offsets;
-        }
+    /// The gaps of a cut: its intent's, and what its objects lack. A cut's own writer asks too: an archiver that
+    /// recovered the cut meanwhile may have created an object without rows that Kafka no longer had.
+    async fn gaps(&self, intent: &Intent, objects: &[(DataObject, RoaringTreemap)]) -> Result<Vec<Gap>> {
+        let missing = plan::missing(intent, objects.iter().map(|(_, offsets)| offsets))?;
         let mut gaps = intent.gaps.clone();
         if !missing.is_empty() {
             let (low, _) = self.partition.watermarks().await?;
             gaps.extend(plan::recovery_gaps(missing.iter().map(|o| o as i64), low));
         }
+        Ok(gaps)
+    }
+
+    /// Creates the manifest and moves the head.
+    pub(super) async fn commit(&mut self, intent: &Intent, objects: Vec<(DataObject, RoaringTreemap)>) -> Result<()> {
+        let gaps = self.gaps(intent, &objects).await?;
         let manifest = Manifest {
             version: LEDGER_VERSION,
             archive_id: intent.archive_id.clone(),

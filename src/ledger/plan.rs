@@ -197,7 +197,19 @@ pub fn log_state(next: i64, low: i64, high: i64) -> LogState {
     }
 }
 
-/// Gaps for offsets that an intent names and recovery could not read: `missing`, ascending; `low` is the log start.
+/// The offsets that an intent names and its objects lack; `found` has the offsets of each object, in the intent's order.
+///
+/// # Errors
+/// [`crate::Kind::Corrupt`] if the intent's offsets are damaged.
+pub fn missing<'o>(intent: &Intent, found: impl IntoIterator<Item = &'o RoaringTreemap>) -> Result<RoaringTreemap> {
+    let mut missing = RoaringTreemap::new();
+    for (planned, found) in intent.objects.iter().zip(found) {
+        missing |= decode_offsets(&planned.offsets)? - found;
+    }
+    Ok(missing)
+}
+
+/// Gaps for offsets that an intent names and that were gone when the cut was recovered: `missing`, ascending; `low` is the log start.
 pub fn recovery_gaps(missing: impl IntoIterator<Item = i64>, low: i64) -> Vec<Gap> {
     let mut gaps: Vec<Gap> = Vec::new();
     for offset in missing {
