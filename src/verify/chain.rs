@@ -206,7 +206,7 @@ impl Chain {
     }
 
     /// Compares a receipt's line with what was followed.
-    pub(super) fn expect(&self, p: &receipt::Partition) -> Option<Damage> {
+    pub(super) fn compare(&self, p: &receipt::Partition) -> Option<Damage> {
         let Some(sequence) = p.sequence else {
             let same = self.genesis_sha256.as_deref().is_none_or(|sha256| sha256 == p.sha256);
             let found = self.genesis_sha256.clone().unwrap_or_default();

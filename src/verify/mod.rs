@@ -316,7 +316,7 @@ impl Run {
         if let Some(receipt) = self.options.expect.as_ref().filter(|r| self.archive_id.as_ref() == Some(&r.archive_id))
         {
             let ours = |p: &&Partition| layout::ledger_prefix(&p.topic, p.partition, p.generation) == ledger.prefix;
-            if let Some(damage) = receipt.partitions.iter().find(ours).and_then(|p| chain.expect(p)) {
+            if let Some(damage) = receipt.partitions.iter().find(ours).and_then(|p| chain.compare(p)) {
                 self.tell(damage);
             }
         }

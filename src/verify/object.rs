@@ -43,6 +43,7 @@ pub(super) fn check(o: &DataObject, bytes: Bytes, cut: &Cut<'_>, rows: Option<&R
     let mut named = named.filter(|(offset, _)| !cut.gaps.contains(*offset)).peekable();
     let (mut count, mut last, mut scratch) = (0u64, None, Vec::new());
     let (mut twice, mut foreign, mut others) = (Offsets::default(), Offsets::default(), Offsets::default());
+    let mut times: Option<(i64, i64)> = None;
     let (mut absent, mut more) = (Offsets::default(), Offsets::default());
     let read = format::read(format, bytes, Projection::All, &mut |r| {
         count += 1;
@@ -57,6 +58,8 @@ pub(super) fn check(o: &DataObject, bytes: Bytes, cut: &Cut<'_>, rows: Option<&R
             return Ok(ControlFlow::Continue(()));
         }
         last = Some(offset);
+        let at = r.raw.timestamp_ms;
+        times = Some(times.map_or((at, at), |(min, max)| (at.min(min), at.max(max))));
         while let Some((before, _)) = named.next_if(|(named, _)| *named < offset) {
             absent.add(before);
         }
@@ -82,6 +85,9 @@ pub(super) fn check(o: &DataObject, bytes: Bytes, cut: &Cut<'_>, rows: Option<&R
         bad(What::ObjectRows, "the offsets that its intent names".into(), found)
     } else if count != o.rows {
         bad(What::ObjectRows, format!("{} rows", o.rows), count.to_string())
+    } else if times != o.min_timestamp_ms.zip(o.max_timestamp_ms) {
+        let text = |times: Option<(i64, i64)>| times.map_or("none".to_owned(), |(a, b)| format!("{a} to {b} ms"));
+        bad(What::ObjectRows, text(o.min_timestamp_ms.zip(o.max_timestamp_ms)), text(times))
     } else if !others.is_empty() {
         bad(What::ObjectRecords, "records with the checksums of its intent".into(), format!("other records: {others}"))
     } else {
