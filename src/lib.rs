@@ -19,5 +19,6 @@ pub mod restore;
 pub mod routing;
 pub mod store;
 pub mod tail;
+pub mod verify;
 
 pub use error::{Error, Kind, Result};

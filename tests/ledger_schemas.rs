@@ -11,6 +11,7 @@ use dlq_archiver::ledger::{
     self, DataObject, Gap, GapKind, Genesis, Head, Intent, LEDGER_VERSION, Manifest, plan, to_bytes,
 };
 use dlq_archiver::store::{self, StoreOptions};
+use dlq_archiver::verify::{Partition, Receipt};
 use serde_json::{Value, json};
 use std::fs;
 use std::path::Path;
@@ -190,6 +191,39 @@ fn a_recovered_cut_and_one_without_objects() {
 }
 
 #[test]
+fn receipts_of_a_ledger_with_and_without_manifests() {
+    let partition = |sequence| Partition {
+        topic: "default-dlt".into(),
+        partition: 7,
+        generation: 1,
+        sequence,
+        to: 42,
+        sha256: "0a".repeat(32),
+        rows: 40,
+        objects: 2,
+        bytes: 4000,
+    };
+    for sequence in [Some(3), None] {
+        let receipt = Receipt {
+            version: LEDGER_VERSION,
+            archive_id: ARCHIVE_ID.into(),
+            url: "s3://compliance/dlq".into(),
+            verified_at: NOW.into(),
+            program_version: cut::PROGRAM_VERSION.into(),
+            quick: false,
+            partitions: vec![partition(sequence)],
+            rows: 40,
+            objects: 2,
+            bytes: 4000,
+        };
+        let bytes = to_bytes(&receipt).unwrap();
+        check("receipt", &bytes);
+        refused("receipt", &bytes, "/partitions/0/sha256", json!(null));
+        refused("receipt", &bytes, "/version", json!(2));
+    }
+}
+
+#[test]
 fn every_field_and_entry_says_what_it_is() {
     fn described(at: &str, schema: &Value, missing: &mut Vec<String>) {
         for group in ["properties", "$defs"] {
@@ -203,7 +237,7 @@ fn every_field_and_entry_says_what_it_is() {
         }
     }
     let mut missing = Vec::new();
-    for name in ["archive", "genesis", "intent", "manifest"] {
+    for name in ["archive", "genesis", "intent", "manifest", "receipt"] {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("schemas/ledger/{name}.schema.json"));
         described(name, &serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap(), &mut missing);
     }

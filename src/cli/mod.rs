@@ -22,6 +22,7 @@ mod summary;
 mod table;
 mod tail;
 mod text;
+mod verify;
 
 use crate::error::{Error, Result};
 use clap::{Parser, Subcommand, ValueEnum};
@@ -65,6 +66,8 @@ enum Command {
     Summary(summary::Args),
     /// Decode a live dead-letter topic to the terminal, one line a record
     Tail(tail::Args),
+    /// Check the archive against its ledger, and the ledger against Kafka
+    Verify(verify::Args),
     /// All of it on an embedded broker and a local folder
     Demo(demo::Args),
 }
@@ -109,6 +112,7 @@ async fn run(command: Command) -> Result<u8> {
         Command::Show(args) => show::run(args).await,
         Command::Summary(args) => summary::run(args).await,
         Command::Tail(args) => tail::run(args).await,
+        Command::Verify(args) => verify::run(args).await,
         Command::Demo(args) => demo::run(args).await,
     }
 }

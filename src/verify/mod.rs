@@ -1,0 +1,388 @@
+//! `verify`: checks an archive against its ledger, and the ledger against Kafka.
+//!
+//! Owns the walk through all ledgers, and what is found on it. Changes nothing and stops at no damage: all of it is
+//! told. Invariant: an archive that the archiver wrote has no damage, also while an archiver writes on.
+
+mod chain;
+mod cut;
+mod damage;
+mod documents;
+mod kafka;
+mod ledgers;
+mod object;
+mod orphans;
+mod receipt;
+
+pub use damage::{Damage, Note, Totals, What};
+pub use receipt::{Partition, Receipt};
+
+use crate::cut::PROGRAM_VERSION;
+use crate::error::{Error, Result};
+use crate::filter::Filter;
+use crate::kafka::Connection;
+use crate::layout;
+use crate::ledger::{ArchiveDoc, Checkpoint, LEDGER_VERSION, Manifest, sha256_hex};
+use crate::record::TopicPartition;
+use crate::store::Store;
+use chain::Chain;
+use documents::Place;
+use futures::{StreamExt, stream};
+use kafka::Kafka;
+use ledgers::Ledger;
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::sync::{Semaphore, mpsc};
+
+#[derive(Debug, Clone, Default)]
+pub struct Options {
+    /// Only topics and partitions of it are looked at.
+    pub filter: Filter,
+    /// Ask for each object's size and hash, and do not read it.
+    pub quick: bool,
+    /// Compare with this Kafka too.
+    pub kafka: Option<Connection>,
+    /// What was there before.
+    pub expect: Option<Receipt>,
+    /// How long the brokers may take to answer for the first time.
+    pub start_timeout: Duration,
+    /// Ask brokers for topic ids. Off for the embedded broker, which has none and lets the question time out.
+    pub topic_ids: bool,
+}
+
+/// What was done so far; read by progress display while the verification runs.
+#[derive(Debug, Default)]
+pub struct Counters {
+    cuts: AtomicU64,
+    all_cuts: AtomicU64,
+    objects: AtomicU64,
+    bytes: AtomicU64,
+    damage: AtomicU64,
+}
+
+/// A moment's [`Counters`].
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counted {
+    pub cuts: u64,
+    /// 0 until all ledgers are listed.
+    pub all_cuts: u64,
+    pub objects: u64,
+    /// Of data objects that were read.
+    pub bytes: u64,
+    pub damage: u64,
+}
+
+impl Counters {
+    pub fn get(&self) -> Counted {
+        Counted {
+            cuts: self.cuts.load(Relaxed),
+            all_cuts: self.all_cuts.load(Relaxed),
+            objects: self.objects.load(Relaxed),
+            bytes: self.bytes.load(Relaxed),
+            damage: self.damage.load(Relaxed),
+        }
+    }
+}
+
+#[derive(Debug, Clone)]
+pub struct Report {
+    /// `None` if archive.json is missing or damaged.
+    pub archive_id: Option<String>,
+    pub url: String,
+    pub quick: bool,
+    /// At most [`LISTED`], in order of where they are. `totals.damage` counts all.
+    pub damage: Vec<Damage>,
+    pub notes: Vec<Note>,
+    pub totals: Totals,
+    /// Where each chain ends.
+    pub partitions: Vec<Partition>,
+}
+
+impl Report {
+    /// 0 or 4.
+    pub fn exit_code(&self) -> u8 {
+        if self.totals.damage > 0 { 4 } else { 0 }
+    }
+
+    /// A receipt, `None` if there is damage: it would vouch for it. `now`: RFC 3339.
+    pub fn receipt(&self, now: String) -> Option<Receipt> {
+        let archive_id = self.archive_id.clone().filter(|_| self.totals.damage == 0)?;
+        Some(Receipt {
+            version: LEDGER_VERSION,
+            archive_id,
+            url: self.url.clone(),
+            verified_at: now,
+            program_version: PROGRAM_VERSION.to_owned(),
+            quick: self.quick,
+            partitions: self.partitions.clone(),
+            rows: self.totals.rows,
+            objects: self.totals.objects,
+            bytes: self.totals.bytes,
+        })
+    }
+}
+
+/// Damage that is listed; more is counted.
+pub const LISTED: usize = 100_000;
+/// Partitions that are walked at a time.
+const PARTITIONS_AT_A_TIME: usize = 4;
+/// Cuts of one partition that are begun at a time.
+const CUTS_AHEAD: usize = 4;
+/// Cuts in work at a time, over all partitions. One with a million records takes some 30 MB.
+const CUTS: usize = 6;
+/// MiB of data objects in memory.
+const MEMORY: u32 = 256;
+
+#[derive(Default)]
+struct Found {
+    damage: Vec<Damage>,
+    notes: Vec<Note>,
+    totals: Totals,
+    partitions: Vec<Partition>,
+    /// Hashes of the keys that ledgers name.
+    named: Vec<u128>,
+}
+
+/// What all of a run's tasks share.
+struct Run {
+    store: Arc<dyn Store>,
+    options: Options,
+    archive_id: Option<String>,
+    kafka: Option<Arc<Kafka>>,
+    counters: Arc<Counters>,
+    found: Mutex<Found>,
+    cuts: Semaphore,
+    memory: Semaphore,
+}
+
+/// Verifies all that the options select.
+///
+/// # Errors
+/// [`crate::Kind::Config`] if there is no archive, or the brokers are of another cluster;
+/// [`crate::Kind::Unavailable`] if store or brokers do not answer. Damage is in the report.
+pub async fn run(options: Options, store: Arc<dyn Store>, counters: Arc<Counters>) -> Result<Report> {
+    let mut found = Found::default();
+    let archive = archive(&*store, &mut found).await?;
+    let archive_id = archive.as_ref().map(|a| a.archive_id.clone());
+    let kafka = match options.kafka.clone() {
+        None => None,
+        Some(connection) => {
+            let (timeout, topic_ids) = (options.start_timeout, options.topic_ids);
+            let cluster_id = archive.and_then(|a| a.kafka_cluster_id);
+            let connect = move || Kafka::connect(connection, timeout, topic_ids, cluster_id.as_deref());
+            Some(Arc::new(blocking(connect).await?))
+        }
+    };
+    let run = Arc::new(Run {
+        store,
+        options,
+        archive_id,
+        kafka,
+        counters,
+        found: Mutex::new(found),
+        cuts: Semaphore::new(CUTS),
+        memory: Semaphore::new(MEMORY as usize),
+    });
+    let ledgers = ledgers::find(&*run.store, &run.options.filter).await?;
+    run.counters.all_cuts.store(ledgers.iter().map(Ledger::cuts).sum(), Relaxed);
+    let topics: BTreeSet<String> = ledgers.iter().map(|l| l.topic_folder.clone()).collect();
+    run.compare_partitions(&ledgers);
+    let walks = ledgers.into_iter().map(|ledger| tokio::spawn(run.clone().walk(ledger)));
+    let mut walks = stream::iter(walks).buffered(PARTITIONS_AT_A_TIME);
+    while let Some(walked) = walks.next().await {
+        joined(walked)?;
+    }
+    let mut named = std::mem::take(&mut run.found().named);
+    named.sort_unstable();
+    orphans::find(&*run.store, &run.options.filter, &topics, &named, |damage| run.tell(damage)).await?;
+    let Found { mut damage, mut notes, totals, mut partitions, .. } = std::mem::take(&mut *run.found());
+    damage.sort();
+    notes.sort();
+    partitions.sort();
+    Ok(Report {
+        archive_id: run.archive_id.clone(),
+        url: run.store.url().to_owned(),
+        quick: run.options.quick,
+        damage,
+        notes,
+        totals,
+        partitions,
+    })
+}
+
+/// Reads archive.json. That it is missing is damage if a ledger is there, else there is no archive.
+async fn archive(store: &dyn Store, found: &mut Found) -> Result<Option<ArchiveDoc>> {
+    let key = layout::ARCHIVE_KEY;
+    let damage = match store.get(key).await? {
+        Some(bytes) => match documents::parse::<ArchiveDoc>(What::ArchiveDamaged, key, &bytes) {
+            Ok(archive) => return Ok(Some(archive)),
+            Err(damage) => damage,
+        },
+        None if store.list(layout::LEDGER_PREFIX, None, Some(1)).await?.objects.is_empty() => {
+            return Err(Error::config(format!(
+                "no archive at {}: it has no archive.json. Check --archive, or fill it with `dlq-archiver archive`",
+                store.url()
+            )));
+        }
+        None => Damage::new(What::ArchiveMissing, key, "what the archive is", "nothing"),
+    };
+    found.totals.damage += 1;
+    found.damage.push(damage);
+    Ok(None)
+}
+
+impl Run {
+    fn found(&self) -> MutexGuard<'_, Found> {
+        self.found.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn tell(&self, damage: Damage) {
+        self.counters.damage.fetch_add(1, Relaxed);
+        let mut found = self.found();
+        found.totals.damage += 1;
+        if found.damage.len() < LISTED {
+            found.damage.push(damage);
+        }
+    }
+
+    fn note(&self, at: impl Into<String>, note: impl Into<String>) {
+        self.found().notes.push(Note { at: at.into(), note: note.into() });
+    }
+
+    /// Whether all ledgers of the receipt are still there.
+    fn compare_partitions(&self, ledgers: &[Ledger]) {
+        let Some(receipt) = &self.options.expect else { return };
+        if let Some(id) = self.archive_id.as_deref().filter(|id| *id != receipt.archive_id) {
+            let expected = format!("archive {}", receipt.archive_id);
+            return self.tell(Damage::new(
+                What::ReceiptArchive,
+                layout::ARCHIVE_KEY,
+                expected,
+                format!("archive {id}"),
+            ));
+        }
+        let prefixes: BTreeSet<&str> = ledgers.iter().map(|l| l.prefix.as_str()).collect();
+        for p in receipt.partitions.iter().filter(|p| self.options.filter.may_match_partition(&p.topic, p.partition)) {
+            let prefix = layout::ledger_prefix(&p.topic, p.partition, p.generation);
+            if !prefixes.contains(prefix.as_str()) {
+                let expected = format!("the ledger of {}/{} up to {}", p.topic, p.partition, p.to);
+                self.tell(Damage::new(What::ReceiptPartition, prefix, expected, "nothing"));
+            }
+        }
+    }
+
+    /// Follows one partition's ledger from its genesis to its end.
+    async fn walk(self: Arc<Self>, ledger: Ledger) -> Result<()> {
+        let genesis = match &ledger.genesis {
+            None => {
+                let key = layout::genesis_key(&ledger.prefix);
+                self.tell(Damage::new(What::GenesisMissing, key, "where this ledger begins", "nothing"));
+                None
+            }
+            Some(bytes) => ledgers::genesis(&ledger.prefix, self.archive_id.as_deref(), bytes, |d| self.tell(d)),
+        };
+        let place = Arc::new(Place {
+            prefix: ledger.prefix.clone(),
+            archive_id: self.archive_id.clone(),
+            genesis: genesis.clone(),
+        });
+        let mut chain = Chain::new(&ledger.prefix, genesis.as_ref(), ledger.genesis.as_deref().map(sha256_hex));
+        let comparing = self.begin_comparing(&place, &ledger).await?;
+        let (sender, comparison) = comparing.unzip();
+        let last = ledger.last();
+        let cuts = ledger.names().map(|(from, manifest, intent)| {
+            tokio::spawn(cut::verify(self.clone(), place.clone(), from, manifest, intent))
+        });
+        let mut cuts = stream::iter(cuts).buffered(CUTS_AHEAD);
+        while let Some(done) = cuts.next().await {
+            let cut = joined(done)?;
+            let from = cut.link.from;
+            if chain.follow(&cut.link, last == Some(from), &mut |damage| self.tell(damage)) {
+                self.found().totals.open_cuts += 1;
+                let note =
+                    "an open cut: begun and not committed. A running archiver, or the next start of one, finishes it";
+                self.note(layout::intent_key(&ledger.prefix, from), format!("{note} ({} objects)", cut.named.len()));
+            }
+            self.counters.cuts.fetch_add(1, Relaxed);
+            self.found().named.extend(cut.named);
+            if let (Some(sender), Some(expected)) = (&sender, cut.expected) {
+                // The other end is gone if it failed, which is told below.
+                let _ = sender.send(expected).await;
+            }
+        }
+        drop(sender);
+        self.checkpoints(&chain, &place, &ledger).await?;
+        if let Some(receipt) = self.options.expect.as_ref().filter(|r| self.archive_id.as_ref() == Some(&r.archive_id))
+        {
+            let ours = |p: &&Partition| layout::ledger_prefix(&p.topic, p.partition, p.generation) == ledger.prefix;
+            if let Some(damage) = receipt.partitions.iter().find(ours).and_then(|p| chain.compare(p)) {
+                self.tell(damage);
+            }
+        }
+        if let Some(comparison) = comparison {
+            let seen = joined(comparison.await)?;
+            self.found().totals.kafka_records += seen;
+        }
+        let mut found = self.found();
+        chain.add_to(&mut found.totals);
+        found.partitions.extend(chain.receipt(genesis.as_ref()));
+        Ok(())
+    }
+
+    /// Checkpoints may be missing; those that are there agree with the manifests.
+    async fn checkpoints(&self, chain: &Chain, place: &Place, ledger: &Ledger) -> Result<()> {
+        let mut before: Option<(u64, String)> = None;
+        for to in &ledger.checkpoints {
+            let key = layout::checkpoint_key(&ledger.prefix, *to);
+            let Some(bytes) = self.store.get(&key).await? else { continue };
+            let read = documents::parse::<Checkpoint>(What::CheckpointDamaged, &key, &bytes);
+            let checked = read.and_then(|c| {
+                let follows = |b: &&(u64, String)| b.0.checked_add(1) == Some(c.sequence);
+                let previous = before.as_ref().filter(follows).map(|b| b.1.as_str());
+                chain.checkpoint(&key, place.genesis.as_ref(), &c, previous).map_or(Ok(c.sequence), Err)
+            });
+            match checked {
+                Ok(sequence) => before = Some((sequence, sha256_hex(&bytes))),
+                Err(damage) => self.tell(damage),
+            }
+        }
+        Ok(())
+    }
+
+    /// Starts the comparison with Kafka, to which cuts are then sent in order.
+    async fn begin_comparing(self: &Arc<Self>, place: &Place, ledger: &Ledger) -> Result<Option<Comparing>> {
+        let (Some(kafka), Some(genesis), Some(newest)) = (&self.kafka, &place.genesis, ledger.newest()) else {
+            return Ok(None);
+        };
+        let key = layout::manifest_key(&ledger.prefix, newest);
+        let bytes = self.store.get(&key).await?.unwrap_or_default();
+        let to = documents::parse::<Manifest>(What::ManifestDamaged, &key, &bytes).map_or(newest, |m| m.to);
+        let tp = TopicPartition::new(&genesis.topic, genesis.partition);
+        let (asked, genesis) = (kafka.clone(), genesis.clone());
+        let first = genesis.first_offset;
+        let low = match blocking(move || asked.comparable(&genesis, to)).await? {
+            Ok(low) => low.max(first),
+            Err(why) => {
+                self.note(tp.to_string(), why);
+                return Ok(None);
+            }
+        };
+        let (sender, cuts) = mpsc::channel(1);
+        let (run, kafka) = (self.clone(), kafka.clone());
+        let compare =
+            move || kafka.compare(&tp, low, to, cuts, |damage| run.tell(damage), |at, note| run.note(at, note));
+        Ok(Some((sender, tokio::task::spawn_blocking(compare))))
+    }
+}
+
+type Comparing = (mpsc::Sender<kafka::Expected>, tokio::task::JoinHandle<Result<u64>>);
+
+fn joined<T>(done: Result<Result<T>, tokio::task::JoinError>) -> Result<T> {
+    done.unwrap_or_else(|e| Err(Error::internal(format!("a worker failed: {e}. Please report this"))))
+}
+
+/// Runs `work` on a thread that may block.
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
+    joined(tokio::task::spawn_blocking(work).await)
+}
