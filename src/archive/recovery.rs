@@ -14,6 +14,7 @@ use crate::ledger::{
     plan::{self, LogState},
 };
 use crate::record::RawBatch;
+use roaring::RoaringTreemap;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;

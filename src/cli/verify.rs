@@ -75,7 +75,6 @@ pub async fn run(args: Args) -> Result<u8> {
         kafka: if with_kafka { Some(args.kafka.connection()?) } else { None },
         expect,
         start_timeout: args.start_timeout,
-        topic_ids: true,
     };
     let store = args.store.open(false).await?;
     let (counters, began) = (Arc::new(Counters::default()), Instant::now());

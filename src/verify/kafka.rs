@@ -5,7 +5,7 @@
 use super::damage::{Damage, Offsets, What};
 use super::documents::{Gaps, Rows};
 use crate::error::{Error, Kind, Result};
-use crate::kafka::{Admin, Connection, Message, RangeReader};
+use crate::kafka::{Admin, Connection, Message, RangeReader, TopicId};
 use crate::ledger::Genesis;
 use crate::record::{RawBatch, TopicPartition};
 use std::ops::ControlFlow;
@@ -38,11 +38,9 @@ impl Kafka {
     pub(super) fn connect(
         connection: Connection,
         start_timeout: Duration,
-        topic_ids: bool,
         cluster_id: Option<&str>,
     ) -> Result<Self> {
         let admin = Admin::new(&connection)?;
-        let admin = if topic_ids { admin } else { admin.without_topic_ids() };
         admin.wait(start_timeout)?;
         if let Some(theirs) = cluster_id
             && let Some(ours) = admin.cluster_id(ASK)
@@ -65,15 +63,16 @@ impl Kafka {
         if !topics.iter().any(|t| t.partitions.contains(&genesis.partition)) {
             return Ok(Err("not comparable with Kafka: the topic or partition is not there any more".into()));
         }
+        let tp = TopicPartition::new(&genesis.topic, genesis.partition);
         if let Some(known) = &genesis.topic_id
-            && let Some(now) = self.admin.topic_id(&genesis.topic, ASK)
+            && let TopicId::Is(now) = self.admin.topic_id(&tp, ASK)?
             && now != *known
         {
             return Ok(Err(format!(
                 "not comparable with Kafka: the topic was deleted and made anew (its id was {known}, is {now})"
             )));
         }
-        let (low, high) = self.admin.watermarks(&TopicPartition::new(&genesis.topic, genesis.partition), ASK)?;
+        let (low, high) = self.admin.watermarks(&tp, ASK)?;
         if high < to {
             return Ok(Err(format!(
                 "not comparable with Kafka: its log ends at {high}, below the checkpoint {to}: the topic was made anew or \

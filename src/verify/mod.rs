@@ -47,8 +47,6 @@ pub struct Options {
     pub expect: Option<Receipt>,
     /// How long the brokers may take to answer for the first time.
     pub start_timeout: Duration,
-    /// Ask brokers for topic ids. Off for the embedded broker, which has none and lets the question time out.
-    pub topic_ids: bool,
 }
 
 /// What was done so far; read by progress display while the verification runs.
@@ -168,9 +166,9 @@ pub async fn run(options: Options, store: Arc<dyn Store>, counters: Arc<Counters
     let kafka = match options.kafka.clone() {
         None => None,
         Some(connection) => {
-            let (timeout, topic_ids) = (options.start_timeout, options.topic_ids);
+            let timeout = options.start_timeout;
             let cluster_id = archive.and_then(|a| a.kafka_cluster_id);
-            let connect = move || Kafka::connect(connection, timeout, topic_ids, cluster_id.as_deref());
+            let connect = move || Kafka::connect(connection, timeout, cluster_id.as_deref());
             Some(Arc::new(blocking(connect).await?))
         }
     };
