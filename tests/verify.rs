@@ -1,6 +1,5 @@
 //! `verify` finds each kind of damage, and nothing where there is none.
 
-#[allow(dead_code, reason = "only the runner is needed")]
 mod support;
 
 use bytes::Bytes;
