@@ -96,10 +96,14 @@ pub fn data_key(
 
 /// The folder of one partition's ledger, `/` at its end; from the second generation on a folder inside it.
 pub fn ledger_prefix(topic: &str, partition: i32, generation: u32) -> String {
-    let topic = escape(topic);
+    generation_prefix(&format!("{LEDGER_PREFIX}{}/{partition}/", escape(topic)), generation)
+}
+
+/// A generation's ledger folder inside the partition's, which is `folder`.
+pub fn generation_prefix(folder: &str, generation: u32) -> String {
     match generation {
-        0 | 1 => format!("{LEDGER_PREFIX}{topic}/{partition}/"),
-        g => format!("{LEDGER_PREFIX}{topic}/{partition}/g{g}/"),
+        0 | 1 => folder.to_owned(),
+        g => format!("{folder}g{g}/"),
     }
 }
 
@@ -119,6 +123,11 @@ pub fn checkpoints_prefix(prefix: &str) -> String {
 /// A checkpoint is named by the offset up to which it vouches.
 pub fn checkpoint_key(prefix: &str, to: i64) -> String {
     format!("{prefix}checkpoints/{to:020}.json")
+}
+
+/// Listing behind this key gives what begins at `from` or later: no key is equal to it.
+pub fn before_key(prefix: &str, from: i64) -> String {
+    format!("{prefix}{from:020}")
 }
 
 /// What a name in a partition's ledger folder is.

@@ -7,7 +7,7 @@ use crate::cut::PROGRAM_VERSION;
 use crate::error::{Error, Kind, Result};
 use crate::layout::{self, LedgerName};
 use crate::ledger::{
-    ArchiveDoc, Genesis, Head, Intent, LEDGER_VERSION, Manifest, from_bytes,
+    ArchiveDoc, Checkpoint, Genesis, Head, Intent, LEDGER_VERSION, Manifest, from_bytes,
     plan::{self, Names, Step},
     to_bytes,
 };
@@ -127,6 +127,10 @@ pub struct Loaded {
     /// Leader epoch of the last archived record; -1 where unknown.
     pub leader_epoch: i32,
     pub open: Option<Intent>,
+    /// Where the newest checkpoint ends.
+    pub checkpoint: Option<i64>,
+    /// Starts of the manifests behind it.
+    pub recent: Vec<i64>,
 }
 
 /// Loads a partition's ledger; `None` if it has none yet.
@@ -147,26 +151,27 @@ pub async fn load(store: &dyn Store, tp: &TopicPartition, generation: u32) -> Re
 }
 
 async fn load_once(store: &dyn Store, prefix: &str) -> Result<Option<Loaded>> {
-    let mut names = Names::default();
-    for object in store.list_all(prefix).await? {
-        match object.key.strip_prefix(prefix).and_then(LedgerName::parse) {
-            Some(LedgerName::Genesis) => names.genesis = true,
-            Some(LedgerName::Intent { from }) => drop(names.intents.insert(from)),
-            Some(LedgerName::Manifest { from }) => drop(names.manifests.insert(from)),
-            Some(LedgerName::Checkpoint { .. }) | None => {}
-        }
-    }
-    let (newest, open) = match plan::step(&names)? {
+    let checkpoint = checkpoints(store, prefix).await?.last().copied();
+    let mut names = names_behind(store, prefix, checkpoint).await?;
+    let genesis_key = layout::genesis_key(prefix);
+    // After the listing, so that it is there if anything was listed.
+    let genesis = store.get(&genesis_key).await?;
+    names.genesis = genesis.is_some();
+    let step = plan::step(&names)?;
+    let Some(bytes) = genesis else { return Ok(None) };
+    let genesis: Genesis = from_bytes(&genesis_key, &bytes)?;
+    let (head, leader_epoch, open) = match step {
         Step::CreateGenesis => return Ok(None),
-        Step::FromGenesis { open } => (None, open),
-        Step::FromManifest { newest, open } => (Some(newest), open),
-    };
-    let (genesis, bytes): (Genesis, _) = read(store, &layout::genesis_key(prefix)).await?;
-    let (head, leader_epoch) = match newest {
-        None => (Head::from_genesis(&genesis, &bytes), -1),
-        Some(newest) => {
+        Step::FromGenesis { open } => (Head::from_genesis(&genesis, &bytes), -1, open),
+        Step::FromCheckpoint { to, open } => {
+            let (checkpoint, _): (Checkpoint, _) = read(store, &layout::checkpoint_key(prefix, to)).await?;
+            checkpoint.check(&genesis)?;
+            let epoch = checkpoint.manifests.last().map_or(-1, |e| e.manifest.leader_epoch);
+            (Head::from_checkpoint(&checkpoint), epoch, open)
+        }
+        Step::FromManifest { newest, open } => {
             let (manifest, bytes): (Manifest, _) = read(store, &layout::manifest_key(prefix, newest)).await?;
-            (plan::head(&genesis, newest, &manifest, &bytes)?, manifest.leader_epoch)
+            (plan::head(&genesis, newest, &manifest, &bytes)?, manifest.leader_epoch, open)
         }
     };
     let open = match open {
@@ -177,7 +182,43 @@ async fn load_once(store: &dyn Store, prefix: &str) -> Result<Option<Loaded>> {
             Some(intent)
         }
     };
-    Ok(Some(Loaded { genesis, head, leader_epoch, open }))
+    let recent = names.manifests.into_iter().collect();
+    Ok(Some(Loaded { genesis, head, leader_epoch, open, checkpoint, recent }))
+}
+
+/// Where a partition's checkpoints end, ascending.
+pub async fn checkpoints(store: &dyn Store, prefix: &str) -> Result<Vec<i64>> {
+    let listed = store.list_all(&layout::checkpoints_prefix(prefix)).await?;
+    let name = |key: &str| match key.strip_prefix(prefix).and_then(LedgerName::parse) {
+        Some(LedgerName::Checkpoint { to }) => Some(to),
+        _ => None,
+    };
+    Ok(listed.iter().filter_map(|o| name(&o.key)).collect())
+}
+
+/// The names of intents and manifests that begin at or behind a checkpoint; all without one.
+pub async fn names_behind(store: &dyn Store, prefix: &str, checkpoint: Option<i64>) -> Result<Names> {
+    let mut names = Names { checkpoint, ..Names::default() };
+    // Before all names that begin with this offset.
+    let mut after = checkpoint.map(|to| layout::before_key(prefix, to));
+    loop {
+        let page = store.list(prefix, after.as_deref(), None).await?;
+        for object in &page.objects {
+            match object.key.strip_prefix(prefix).and_then(LedgerName::parse) {
+                Some(LedgerName::Intent { from }) => drop(names.intents.insert(from)),
+                Some(LedgerName::Manifest { from }) => drop(names.manifests.insert(from)),
+                Some(LedgerName::Genesis) => names.genesis = true,
+                // Checkpoints and later generations come behind all of these.
+                Some(LedgerName::Checkpoint { .. }) => return Ok(names),
+                None if object.key[prefix.len()..].starts_with('g') => return Ok(names),
+                None => {}
+            }
+        }
+        match page.objects.last().filter(|_| page.truncated) {
+            Some(last) => after = Some(last.key.clone()),
+            None => return Ok(names),
+        }
+    }
 }
 
 /// Reads a document that a listing named.

@@ -5,6 +5,7 @@
 //! hint. This module ties the two sides together and counts.
 
 mod balance;
+mod checkpoint;
 pub mod cluster;
 pub mod ledger;
 mod messages;

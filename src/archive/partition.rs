@@ -84,15 +84,16 @@ impl Partition {
                 self.prefix
             );
         }
-        let Loaded { genesis, head, leader_epoch, open } = loaded;
+        let Loaded { genesis, head, leader_epoch, open, checkpoint, recent } = loaded;
         if genesis.archive_id != self.shared.archive.archive_id {
             return Err(Error::corrupt(format!(
                 "{}: its ledger is of archive {}, archive.json of {}: one of them is from elsewhere",
                 self.tp, genesis.archive_id, self.shared.archive.archive_id
             )));
         }
-        let mut writer = Writer { partition: self, genesis, head, leader_epoch };
+        let mut writer = Writer { partition: self, genesis, head, leader_epoch, checkpoint, recent };
         writer.check_topic_id().await?;
+        writer.make_checkpoints().await?;
         if let Some(intent) = open {
             writer.recover(intent, high).await?;
         }

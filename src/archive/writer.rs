@@ -13,9 +13,7 @@ use crate::format::Format;
 use crate::host::blocking;
 use crate::layout;
 use crate::ledger::plan::{self, GapSummary};
-use crate::ledger::{
-    DataObject, Gap, Genesis, Head, Intent, IntentObject, LEDGER_VERSION, Manifest, decode_offsets,
-};
+use crate::ledger::{DataObject, Gap, Genesis, Head, Intent, IntentObject, LEDGER_VERSION, Manifest, decode_offsets};
 use crate::record::RawBatch;
 use crate::store::{Created, ObjectMeta};
 use futures::{FutureExt, StreamExt, TryStreamExt, stream};
@@ -33,6 +31,10 @@ pub(super) struct Writer<'p> {
     pub(super) head: Head,
     /// Of the last archived record; -1 where unknown.
     pub(super) leader_epoch: i32,
+    /// Where the newest checkpoint ends.
+    pub(super) checkpoint: Option<i64>,
+    /// Starts of the manifests behind it.
+    pub(super) recent: Vec<i64>,
 }
 
 impl Writer<'_> {
@@ -220,7 +222,8 @@ impl Writer<'_> {
             bytes = manifest.objects.iter().map(|o| o.size).sum::<u64>(),
             "archived"
         );
-        Ok(())
+        self.recent.push(manifest.from);
+        self.make_checkpoints().await
     }
 
     /// One line for each kind: a compacted or half-expired range can be many gaps.

@@ -10,12 +10,12 @@ mod cut;
 pub use ahead::Cuts;
 pub use cut::Cut;
 
-use crate::archive::ledger::read_archive;
+use crate::archive::ledger::{self as io, read_archive};
 use crate::error::{Error, Kind, Result};
 use crate::filter::Filter;
 use crate::format::Projection;
-use crate::layout::{self, LedgerName};
-use crate::ledger::{self, ArchiveDoc, DataObject, Genesis, Manifest};
+use crate::layout;
+use crate::ledger::{self, ArchiveDoc, Checkpoint, DataObject, Genesis, Manifest};
 use crate::store::Store;
 use bytes::Bytes;
 use futures::{FutureExt, StreamExt, TryStreamExt, stream};
@@ -114,11 +114,13 @@ impl Catalog {
             if !number.is_some_and(|n| wanted.is_empty() || wanted.contains(&n)) {
                 continue;
             }
-            for inner in self.store.list_folders(&folder).await? {
-                let name = inner.strip_prefix(&folder).and_then(|rest| rest.strip_suffix('/')?.strip_prefix('g'));
-                if name.is_some_and(|digits| digits.parse::<u32>().is_ok_and(|g| g > 1)) {
-                    prefixes.push(inner);
+            // Asked one after the other: a listing would walk through all of the ledger.
+            for generation in 2.. {
+                let later = layout::generation_prefix(&folder, generation);
+                if self.store.head(&layout::genesis_key(&later)).await?.is_none() {
+                    break;
                 }
+                prefixes.push(later);
             }
             prefixes.push(folder);
         }
@@ -158,16 +160,66 @@ impl Catalog {
     }
 
     async fn manifests_once(&self, ledger: &PartitionLedger, filter: &Filter) -> Result<Vec<Manifest>> {
-        let (prefix, g) = (&ledger.prefix, &ledger.genesis);
-        let mut starts = Vec::new();
-        for object in self.store.list_all(prefix).await? {
-            if let Some(LedgerName::Manifest { from }) = object.key.strip_prefix(prefix).and_then(LedgerName::parse) {
-                starts.push(from);
+        let checkpoints = io::checkpoints(&*self.store, &ledger.prefix).await?;
+        let checkpoint = checkpoints.last().copied();
+        let mut manifests = match self.checkpointed(ledger, filter, checkpoints).await {
+            Ok(manifests) => manifests,
+            // They are a help only: the manifests themselves are there.
+            Err(e) if e.kind() == Kind::Corrupt => {
+                tracing::warn!("{e}; reading every manifest instead. `dlq-archiver verify` tells what is damaged");
+                return self.manifests_behind(ledger, filter, None).await;
             }
+            Err(e) => return Err(e),
+        };
+        manifests.extend(self.manifests_behind(ledger, filter, checkpoint).await?);
+        Ok(manifests)
+    }
+
+    /// The manifests in these checkpoints, given by where they end.
+    ///
+    /// # Errors
+    /// [`Kind::Corrupt`] if they do not hold together.
+    async fn checkpointed(&self, ledger: &PartitionLedger, filter: &Filter, ends: Vec<i64>) -> Result<Vec<Manifest>> {
+        let g = &ledger.genesis;
+        let starts = [g.first_offset].into_iter().chain(ends.iter().copied());
+        let may_match = |from, to| filter.may_match_offsets(&g.topic, g.partition, g.generation, from, to);
+        let wanted: Vec<_> = starts.zip(ends.iter().copied()).filter(|(from, to)| may_match(*from, *to)).collect();
+        let read: Vec<_> = wanted.iter().map(|(from, to)| self.checkpoint(ledger, *from, *to).boxed()).collect();
+        let read: Vec<Checkpoint> = stream::iter(read).buffered(FETCHES).try_collect().await?;
+        let manifests = read.into_iter().flat_map(|c| c.manifests).map(|e| e.manifest);
+        Ok(manifests.filter(|m| may_match(m.from, m.to)).collect())
+    }
+
+    async fn checkpoint(&self, ledger: &PartitionLedger, from: i64, to: i64) -> Result<Checkpoint> {
+        let key = layout::checkpoint_key(&ledger.prefix, to);
+        let bytes =
+            self.fetch(&key).await?.ok_or_else(|| Error::corrupt(format!("{key} was listed and is not there")))?;
+        let checkpoint: Checkpoint = ledger::from_bytes(&key, &bytes)?;
+        checkpoint.check(&ledger.genesis)?;
+        if (checkpoint.from, checkpoint.to) != (from, to) {
+            return Err(Error::corrupt(format!(
+                "{key}: the checkpoint before it, or one of its own manifests, is missing"
+            )));
         }
+        Ok(checkpoint)
+    }
+
+    /// The manifests that begin at or behind a checkpoint; all without one.
+    async fn manifests_behind(
+        &self,
+        ledger: &PartitionLedger,
+        filter: &Filter,
+        checkpoint: Option<i64>,
+    ) -> Result<Vec<Manifest>> {
+        let g = &ledger.genesis;
+        let names = io::names_behind(&*self.store, &ledger.prefix, checkpoint).await?;
+        let starts: Vec<i64> = names.manifests.into_iter().collect();
         // Manifests tile: each ends where the next one starts.
         let ends = starts.iter().skip(1).copied().map(Some).chain([None]);
-        let first = starts.first().is_none_or(|first| *first == g.first_offset);
+        let expected = checkpoint.unwrap_or(g.first_offset);
+        if starts.first().is_some_and(|first| *first != expected) {
+            return Err(untiled(expected));
+        }
         let ranges: Vec<_> = starts
             .iter()
             .copied()
@@ -177,11 +229,7 @@ impl Catalog {
             })
             .collect();
         let read: Vec<_> = ranges.into_iter().map(|(from, to)| self.manifest(ledger, from, to).boxed()).collect();
-        let manifests: Vec<Manifest> = stream::iter(read).buffered(FETCHES).try_collect().await?;
-        if !first {
-            return Err(untiled(g.first_offset));
-        }
-        Ok(manifests)
+        stream::iter(read).buffered(FETCHES).try_collect().await
     }
 
     async fn manifest(&self, ledger: &PartitionLedger, from: i64, to: Option<i64>) -> Result<Manifest> {

@@ -54,10 +54,8 @@ impl Checkpoint {
             return Err(Error::internal("a checkpoint of nothing"));
         };
         let (from, to, sequence) = (first.from, last.to, first.sequence / CUTS);
-        let entries: Vec<Entry> = manifests
-            .into_iter()
-            .map(|(manifest, bytes)| Entry { sha256: sha256_hex(&bytes), manifest })
-            .collect();
+        let entries: Vec<Entry> =
+            manifests.into_iter().map(|(manifest, bytes)| Entry { sha256: sha256_hex(&bytes), manifest }).collect();
         let checkpoint = Self {
             version: LEDGER_VERSION,
             archive_id: genesis.archive_id.clone(),

@@ -82,6 +82,12 @@ impl Head {
         Self { next: genesis.first_offset, sequence: 0, previous_sha256: sha256_hex(bytes) }
     }
 
+    /// The head behind a checkpoint, which has been checked.
+    pub fn from_checkpoint(checkpoint: &Checkpoint) -> Self {
+        let previous_sha256 = checkpoint.last_sha256().to_owned();
+        Self { next: checkpoint.to, sequence: (checkpoint.sequence + 1) * CUTS, previous_sha256 }
+    }
+
     /// The head behind `manifest`, whose stored bytes are `bytes`.
     ///
     /// # Errors

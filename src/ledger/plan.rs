@@ -10,6 +10,8 @@ use std::collections::BTreeSet;
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Names {
     pub genesis: bool,
+    /// Where the newest checkpoint ends. Intents and manifests below it are left out.
+    pub checkpoint: Option<i64>,
     pub intents: BTreeSet<i64>,
     pub manifests: BTreeSet<i64>,
 }
@@ -21,6 +23,8 @@ pub enum Step {
     CreateGenesis,
     /// Read the genesis: there is no manifest yet. `open` if an intent at its first offset may wait.
     FromGenesis { open: Option<i64> },
+    /// Read the newest checkpoint, which ends at `to`: there is no manifest behind it yet.
+    FromCheckpoint { to: i64, open: Option<i64> },
     /// Read the newest manifest. `open`: an intent behind it that has no manifest.
     FromManifest { newest: i64, open: Option<i64> },
 }
@@ -31,7 +35,7 @@ pub enum Step {
 /// [`crate::Kind::Corrupt`] if the names cannot come from an undamaged ledger.
 pub fn step(names: &Names) -> Result<Step> {
     if !names.genesis {
-        if names.intents.is_empty() && names.manifests.is_empty() {
+        if names.intents.is_empty() && names.manifests.is_empty() && names.checkpoint.is_none() {
             return Ok(Step::CreateGenesis);
         }
         return Err(Error::corrupt(
@@ -44,6 +48,12 @@ pub fn step(names: &Names) -> Result<Step> {
             "the intent of manifest {from} is missing: restore it from an older version or a copy of the bucket"
         )));
     }
+    if let Some((to, first)) = names.checkpoint.zip(names.intents.first()).filter(|(to, first)| to != *first) {
+        return Err(Error::corrupt(format!(
+            "intent {first} does not follow the checkpoint that ends at {to}: a manifest is missing, restore it from a copy \
+             of the bucket"
+        )));
+    }
     let newest = names.manifests.last().copied();
     let mut open = names.intents.difference(&names.manifests).copied();
     let first_open = open.next();
@@ -53,9 +63,10 @@ pub fn step(names: &Names) -> Result<Step> {
             first_open.unwrap_or_default()
         )));
     }
-    Ok(match newest {
-        None => Step::FromGenesis { open: first_open },
-        Some(newest) => Step::FromManifest { newest, open: first_open },
+    Ok(match (newest, names.checkpoint) {
+        (Some(newest), _) => Step::FromManifest { newest, open: first_open },
+        (None, Some(to)) => Step::FromCheckpoint { to, open: first_open },
+        (None, None) => Step::FromGenesis { open: first_open },
     })
 }
 
@@ -254,7 +265,8 @@ mod tests {
     use super::*;
 
     fn names(genesis: bool, intents: &[i64], manifests: &[i64]) -> Names {
-        Names { genesis, intents: intents.iter().copied().collect(), manifests: manifests.iter().copied().collect() }
+        let (intents, manifests) = (intents.iter().copied().collect(), manifests.iter().copied().collect());
+        Names { genesis, checkpoint: None, intents, manifests }
     }
 
     #[test]
@@ -269,8 +281,21 @@ mod tests {
     }
 
     #[test]
+    fn steps_behind_a_checkpoint() {
+        let behind =
+            |intents: &[i64], manifests: &[i64]| Names { checkpoint: Some(9), ..names(true, intents, manifests) };
+        assert_eq!(step(&behind(&[], &[])).unwrap(), Step::FromCheckpoint { to: 9, open: None });
+        assert_eq!(step(&behind(&[9], &[])).unwrap(), Step::FromCheckpoint { to: 9, open: Some(9) });
+        let open = step(&behind(&[9, 12], &[9])).unwrap();
+        assert_eq!(open, Step::FromManifest { newest: 9, open: Some(12) });
+    }
+
+    #[test]
     fn damaged_ledgers_stop() {
         for bad in [
+            Names { checkpoint: Some(9), ..names(false, &[], &[]) },
+            Names { checkpoint: Some(9), ..names(true, &[12], &[]) },
+            Names { checkpoint: Some(9), ..names(true, &[12], &[12]) },
             names(false, &[5], &[]),
             names(false, &[], &[5]),
             names(true, &[], &[5]),

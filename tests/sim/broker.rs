@@ -119,7 +119,7 @@ pub struct Broker {
     inner: Arc<Mutex<Inner>>,
     machine: Machine,
     rng: Rng,
-    faults: Faults,
+    pub faults: Faults,
     /// Whether brokers tell topic ids.
     pub ids: bool,
 }

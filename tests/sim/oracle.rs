@@ -6,7 +6,7 @@ use crate::broker::{Broker, Fate};
 use bytes::Bytes;
 use dlq_archiver::format::{self, Format, Projection};
 use dlq_archiver::layout::LedgerName;
-use dlq_archiver::ledger::{GapKind, Genesis, Intent, Manifest, decode_offsets, from_bytes, sha256_hex};
+use dlq_archiver::ledger::{Checkpoint, GapKind, Genesis, Intent, Manifest, decode_offsets, from_bytes, sha256_hex};
 use dlq_archiver::record::TopicPartition;
 use dlq_archiver::store::Created;
 use std::collections::{BTreeMap, BTreeSet};
@@ -180,7 +180,17 @@ impl Oracle {
                 check_manifest(ledger, &inner.objects, &manifest, self.broker())?;
                 ledger.manifests.insert(from, (manifest, sha256_hex(body)));
             }
-            Some(LedgerName::Checkpoint { .. }) => {}
+            Some(LedgerName::Checkpoint { to }) => {
+                self.broker().faults.met("(checkpoint made)");
+                let checkpoint: Checkpoint = from_bytes(key, body).map_err(text)?;
+                let entries: Vec<_> =
+                    checkpoint.manifests.iter().map(|e| (e.manifest.from, &e.manifest, &e.sha256)).collect();
+                let real: Vec<_> =
+                    ledger.manifests.range(checkpoint.from..to).map(|(from, (m, sha))| (*from, m, sha)).collect();
+                if entries != real || entries.last().map(|(_, m, _)| m.to) != Some(to) {
+                    return Err("does not hold what the manifests say".into());
+                }
+            }
             None => return Err(format!("{name} is no name of a ledger document")),
         }
         Ok(())

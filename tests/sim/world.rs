@@ -71,6 +71,8 @@ struct World {
     format: Format,
     last_process: AtomicU32,
     topics: Vec<String>,
+    /// A cut for each record or two: ledgers grow long.
+    small_cuts: bool,
     ended: Mutex<BTreeMap<u32, Result<archive::Outcome, dlq_archiver::Error>>>,
 }
 
@@ -86,6 +88,7 @@ pub fn run(seed: u64, without: &BTreeSet<String>) -> Report {
     oracle.watch(broker.clone());
     let store = FaultyStore::new(machine.clone(), rng.clone(), faults.clone(), oracle.clone());
     let format = if rng.chance(150) { Format::Parquet } else { Format::Jsonl(Compression::None) };
+    let small_cuts = rng.chance(100);
     let world = Arc::new(World {
         machine: machine.clone(),
         rng,
@@ -96,6 +99,7 @@ pub fn run(seed: u64, without: &BTreeSet<String>) -> Report {
         format,
         last_process: AtomicU32::new(WORLD),
         topics: topics.iter().map(|(name, _)| (*name).to_owned()).collect(),
+        small_cuts,
         ended: Mutex::default(),
     });
     world.clone().go();
@@ -168,7 +172,7 @@ impl World {
 
     async fn stir(self: Arc<Self>, over: Arc<AtomicBool>) {
         let partitions = self.broker.partitions();
-        let pace = self.rng.range(100, 8000);
+        let pace = if self.small_cuts { 1200 } else { self.rng.range(100, 8000) };
         while !over.load(Relaxed) {
             self.machine.pause(Duration::from_millis(self.rng.range(10, pace))).await;
             let tp: &TopicPartition = &partitions[self.rng.below(partitions.len() as u64) as usize];
@@ -186,7 +190,7 @@ impl World {
             from: From::Earliest,
             format: self.format,
             policy: CutPolicy {
-                max_records: rng.range(1, 20) as usize,
+                max_records: rng.range(1, if self.small_cuts { 3 } else { 20 }) as usize,
                 max_bytes: rng.range(200, 20_000) as usize,
                 max_age: Duration::from_secs(rng.range(1, 60)),
             },
