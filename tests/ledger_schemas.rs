@@ -75,6 +75,7 @@ fn genesis(topic: &str, partition: i32, topic_id: Option<&str>) -> Genesis {
         generation: 1,
         topic_id: topic_id.map(str::to_owned),
         first_offset: 0,
+            previous_sha256: None,
         created_at: NOW.into(),
     }
 }

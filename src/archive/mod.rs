@@ -7,6 +7,7 @@
 mod balance;
 mod checkpoint;
 pub mod cluster;
+mod generation;
 pub mod ledger;
 mod messages;
 mod part;
@@ -58,6 +59,8 @@ pub struct Options {
     /// Consumer group; the archive's own if `None`.
     pub group: Option<String>,
     pub from: From,
+    /// Where a topic was made anew or its log truncated: close the old generation and begin another.
+    pub new_generation: bool,
     pub format: Format,
     pub policy: CutPolicy,
     /// Bytes of raw records in memory, over all partitions.

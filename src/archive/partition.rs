@@ -17,8 +17,6 @@ use crate::record::TopicPartition;
 use std::sync::Arc;
 use tokio::sync::mpsc::UnboundedReceiver;
 
-/// The only generation this version writes.
-const GENERATION: u32 = 1;
 
 /// Why a task ended.
 pub enum End {
@@ -31,19 +29,21 @@ pub enum End {
 pub struct Partition {
     pub(super) shared: Arc<Shared>,
     pub(super) tp: TopicPartition,
-    /// Of its ledger.
+    /// Of the topic; see [`super::generation`].
+    pub(super) generation: u32,
+    /// Of this generation's ledger.
     pub(super) prefix: String,
     patience: Patience,
 }
 
 impl Partition {
     pub fn new(shared: Arc<Shared>, tp: TopicPartition, patience: Patience) -> Self {
-        let prefix = layout::ledger_prefix(&tp.topic, tp.partition, GENERATION);
-        Self { shared, tp, prefix, patience }
+        let prefix = layout::ledger_prefix(&tp.topic, tp.partition, 1);
+        Self { shared, tp, generation: 1, prefix, patience }
     }
 
     /// Runs until `batches` closes or the partition has to stop.
-    pub async fn run(self, assignment: u64, mut batches: UnboundedReceiver<Batch>) -> End {
+    pub async fn run(mut self, assignment: u64, mut batches: UnboundedReceiver<Batch>) -> End {
         let tp = self.tp.clone();
         let end = match self.start(assignment).await {
             Ok(mut writer) => writer.write_all(&mut batches).await,
@@ -64,39 +64,38 @@ impl Partition {
         }
     }
 
-    async fn start(&self, assignment: u64) -> Result<Writer<'_>> {
-        let _permit = self.shared.starts.acquire().await.map_err(|_| Error::internal("semaphore closed"))?;
-        let (low, high) = self.watermarks().await?;
-        // Before the ledger, which another archiver may be writing: it commits only what is in there.
-        let committed = self.committed().await;
-        let loaded = match self.wait_out("load the ledger", || io::load(self.store(), &self.tp, GENERATION)).await? {
-            Some(loaded) => loaded,
-            None => self.begin(low, high).await?,
-        };
-        if let Some(committed) = committed.filter(|c| *c > loaded.head.next) {
-            tracing::warn!(
-                "{}: the group {} has committed offset {committed}, and the ledger ends at {}. If this archive had those \
-                 records, its ledger was lost and they are archived a second time: then stop, and restore {} from a copy \
-                 or older versions of the bucket. Else the group was used by another program",
-                self.tp,
-                self.shared.group,
-                loaded.head.next,
-                self.prefix
-            );
+    async fn start(&mut self, assignment: u64) -> Result<Writer<'_>> {
+        let shared = self.shared.clone();
+        let _permit = shared.starts.acquire().await.map_err(|_| Error::internal("semaphore closed"))?;
+        self.enter_newest_generation().await?;
+        loop {
+            // Before the ledger, which another archiver may be writing: it commits only what is in there.
+            let committed = self.committed().await;
+            let loaded = match self.load().await? {
+                Some(loaded) => loaded,
+                None => self.begin(None).await?,
+            };
+            if loaded.sealed {
+                self.follow_seal(&loaded).await?;
+                continue;
+            }
+            self.check_committed(committed, &loaded);
+            if let Some(other) = self.other_log(&loaded).await? {
+                self.begin_generation(&loaded, other).await?;
+                continue;
+            }
+            return self.finish_start(assignment, loaded).await;
         }
-        let Loaded { genesis, head, leader_epoch, open, checkpoint, recent } = loaded;
-        if genesis.archive_id != self.shared.archive.archive_id {
-            return Err(Error::corrupt(format!(
-                "{}: its ledger is of archive {}, archive.json of {}: one of them is from elsewhere",
-                self.tp, genesis.archive_id, self.shared.archive.archive_id
-            )));
-        }
-        let mut writer = Writer { partition: self, genesis, head, leader_epoch, checkpoint, recent };
-        writer.check_topic_id().await?;
+    }
+
+    /// The ledger is of this log: what was begun is finished, and reading begins.
+    async fn finish_start(&self, assignment: u64, loaded: Loaded) -> Result<Writer<'_>> {
+        let mut writer = self.writer(&loaded);
         writer.make_checkpoints().await?;
-        if let Some(intent) = open {
-            writer.recover(intent, high).await?;
+        if let Some(intent) = loaded.open {
+            writer.recover(intent).await?;
         }
+        let (low, high) = self.watermarks().await?;
         writer.follow_log(low, high).await?;
         tracing::debug!("{}: reading from {} (log {low}..{high})", self.tp, writer.head.next);
         self.shared.command(Command::Start {
@@ -109,32 +108,64 @@ impl Partition {
         Ok(writer)
     }
 
-    /// Creates the genesis, or follows the one that another archiver created meanwhile.
-    async fn begin(&self, low: i64, high: i64) -> Result<Loaded> {
-        let first_offset = match self.shared.options.from {
-            From::Earliest => low,
-            From::Latest => high,
-            From::Time(ms) => {
-                let time = |ms| self.ask(move || self.cluster().offset_for_time(&self.tp, ms));
-                match time(ms).await? {
-                    Some(offset) => offset,
-                    // "No such record", unless the brokers cannot seek by time at all: then rather too much.
-                    None if low < high && time(0).await?.is_none() => {
-                        tracing::warn!("{}: the brokers cannot seek by time: beginning at the log start", self.tp);
-                        low
-                    }
-                    None => high,
-                }
+    pub(super) fn writer(&self, loaded: &Loaded) -> Writer<'_> {
+        Writer {
+            partition: self,
+            genesis: loaded.genesis.clone(),
+            head: loaded.head.clone(),
+            leader_epoch: loaded.leader_epoch,
+            newest: loaded.newest,
+            checkpoint: loaded.checkpoint,
+            recent: loaded.recent.clone(),
+            other_log: false,
+        }
+    }
+
+    pub(super) async fn load(&self) -> Result<Option<Loaded>> {
+        let loaded =
+            self.wait_out("load the ledger", || io::load(self.store(), &self.tp, self.generation)).await?;
+        match &loaded {
+            Some(Loaded { genesis, .. }) if genesis.archive_id != self.shared.archive.archive_id => {
+                Err(Error::corrupt(format!(
+                    "{}: its ledger is of archive {}, archive.json of {}: one of them is from elsewhere",
+                    self.tp, genesis.archive_id, self.shared.archive.archive_id
+                )))
             }
-        };
-        let topic_id = self
+            _ => Ok(loaded),
+        }
+    }
+
+    fn check_committed(&self, committed: Option<i64>, loaded: &Loaded) {
+        let next = loaded.head.next;
+        // A later generation may begin at lower offsets.
+        if let Some(committed) = committed.filter(|c| *c > next && self.generation == 1) {
+            tracing::warn!(
+                "{}: the group {} has committed offset {committed}, and the ledger ends at {next}. If this archive had those \
+                 records, its ledger was lost and they are archived a second time: then stop, and restore {} from a copy \
+                 or older versions of the bucket. Else the group was used by another program",
+                self.tp,
+                self.shared.group,
+                self.prefix
+            );
+        }
+    }
+
+    /// Creates the genesis, or follows the one that another archiver created meanwhile. `after`: the generation before,
+    /// as it ended, and where this one begins.
+    pub(super) async fn begin(&self, after: Option<(&Loaded, i64)>) -> Result<Loaded> {
+        let (topic_id, first_offset) = self
             .ask(|| async {
-                match self.cluster().topic_id(&self.tp).await? {
-                    TopicId::Is(id) => Ok(Some(id)),
-                    TopicId::NotTold => Ok(None),
-                    // Its log was there just now: a new topic that not every broker knows yet, or one that is deleted.
-                    TopicId::NoTopic => Err(Error::unavailable("a broker does not know the topic")),
+                let id = self.known_topic_id().await?;
+                let (low, high) = self.cluster().watermarks(&self.tp).await?;
+                let first = match after {
+                    Some((_, first)) => first.clamp(low, high),
+                    None => self.first_offset(low, high).await?,
+                };
+                // Or a new topic would be archived from an old one's offset on, and what is below it never told.
+                if self.known_topic_id().await? != id {
+                    return Err(Error::unavailable("the topic is being made anew"));
                 }
+                Ok((id, first))
             })
             .await?;
         let genesis = Genesis {
@@ -142,9 +173,10 @@ impl Partition {
             archive_id: self.shared.archive.archive_id.clone(),
             topic: self.tp.topic.clone(),
             partition: self.tp.partition,
-            generation: GENERATION,
+            generation: self.generation,
             topic_id,
             first_offset,
+            previous_sha256: after.map(|(before, _)| before.head.previous_sha256.clone()),
             created_at: crate::archive::rfc3339(self.shared.now_us()),
         };
         let key = layout::genesis_key(&self.prefix);
@@ -153,8 +185,33 @@ impl Partition {
             Err(e) if e.kind() == Kind::Fenced => {}
             Err(e) => return Err(e),
         }
-        self.wait_out("load the ledger", || io::load(self.store(), &self.tp, GENERATION)).await?.ok_or_else(|| {
+        self.load().await?.ok_or_else(|| {
             Error::corrupt(format!("{key} was created and is not there: something deletes ledger objects"))
+        })
+    }
+
+    async fn known_topic_id(&self) -> Result<Option<String>> {
+        match self.cluster().topic_id(&self.tp).await? {
+            TopicId::Is(id) => Ok(Some(id)),
+            TopicId::NotTold => Ok(None),
+            // Its log is there: a new topic that not every broker knows yet, or one that is deleted.
+            TopicId::NoTopic => Err(Error::unavailable("a broker does not know the topic")),
+        }
+    }
+
+    async fn first_offset(&self, low: i64, high: i64) -> Result<i64> {
+        Ok(match self.shared.options.from {
+            From::Earliest => low,
+            From::Latest => high,
+            From::Time(ms) => match self.cluster().offset_for_time(&self.tp, ms).await? {
+                Some(offset) => offset,
+                // "No such record", unless the brokers cannot seek by time at all: then rather too much.
+                None if low < high && self.cluster().offset_for_time(&self.tp, 0).await?.is_none() => {
+                    tracing::warn!("{}: the brokers cannot seek by time: beginning at the log start", self.tp);
+                    low
+                }
+                None => high,
+            },
         })
     }
 

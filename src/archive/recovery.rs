@@ -21,17 +21,9 @@ use std::time::Duration;
 
 impl Writer<'_> {
     /// Finishes a cut that was begun: creates every object that its intent names, with the rows that Kafka still has.
-    pub(super) async fn recover(&mut self, intent: Intent, high: i64) -> Result<()> {
+    pub(super) async fn recover(&mut self, intent: Intent) -> Result<()> {
         let tp = self.partition.tp.clone();
         tracing::info!("{tp}: finishing the cut {}..{} that was begun before", intent.from, intent.to);
-        if high < intent.to {
-            // Concluded only from the leader's answer, seen twice.
-            host::sleep(Duration::from_millis(500)).await;
-            let (_, high) = self.partition.watermarks().await?;
-            if high < intent.to {
-                return Err(self.recreated(high, intent.to));
-            }
-        }
         let intent = Arc::new(intent);
         let format = Format::of_extension(&intent.extension)
             .ok_or_else(|| Error::corrupt(format!("{tp}: intent {} has an unknown format", intent.from)))?;
@@ -47,7 +39,9 @@ impl Writer<'_> {
         if !absent.is_empty() {
             let objects: Vec<IntentObject> = absent.iter().map(|&i| intent.objects[i].clone()).collect();
             let (records, groups) = self.read_again(&intent, &objects).await?;
-            self.check_topic_id().await?;
+            if !self.other_log {
+                self.check_topic_id().await?;
+            }
             let created = self.create_objects(&intent, &objects, format, &Arc::new(records), &groups).await?;
             found.extend(absent.into_iter().zip(created));
         }
@@ -71,12 +65,12 @@ impl Writer<'_> {
             .partition
             .ask(|| async {
                 // Asked in each attempt: retention goes on while the range is read.
-                let (low, _) = cluster.watermarks(tp).await?;
-                let start = intent.from.max(low);
-                if start >= intent.to {
+                let (low, high) = cluster.watermarks(tp).await?;
+                let (start, end) = (intent.from.max(low), intent.to.min(high));
+                if start >= end {
                     return Ok(RawBatch::new());
                 }
-                match cluster.read(tp, start, intent.to, all.clone()).await {
+                match cluster.read(tp, start, end, all.clone()).await {
                     Err(e) if e.kind() == Kind::Failed && cluster.watermarks(tp).await?.0 > start => {
                         Err(Error::unavailable("retention moved on while the range was read"))
                     }
@@ -89,6 +83,9 @@ impl Writer<'_> {
         for (row, record) in records.iter().enumerate() {
             let Some(&(object, checksum)) = wanted.get(&record.offset) else { continue };
             if record.checksum(&mut scratch) != checksum {
+                if self.other_log {
+                    continue;
+                }
                 return Err(Error::corrupt(format!(
                     "{tp}: the record at offset {} is not the one that the intent {} names: the topic was made anew or \
                      its log was truncated. Nothing more is archived from this partition",
@@ -112,7 +109,8 @@ impl Writer<'_> {
         let (low, high) = self.partition.watermarks().await?;
         match plan::log_state(self.head.next, low, high) {
             LogState::Continues => Ok(()),
-            LogState::Recreated { high } => Err(self.recreated(high, self.head.next)),
+            // It was the right log just now: the start is made anew, and looks at it again.
+            LogState::Recreated { .. } => Err(Error::fenced("the log ends below what is archived")),
             LogState::Lost { to } => {
                 let gap = Gap { from: self.head.next, to, kind: GapKind::Lost };
                 let range = CutRange { from: gap.from, to, cut_at_us: self.shared().now_us() };
@@ -135,24 +133,15 @@ impl Writer<'_> {
         }
         let tp = &self.partition.tp;
         match now {
-            TopicId::Is(now) if now != *known => Err(Error::corrupt(format!(
-                "{tp}: the topic was deleted and made anew (its id was {known}, is {now}). Nothing of the old archive is \
-                 touched. Archive the new topic under another --archive address"
-            ))),
+            TopicId::Is(now) if now != *known => {
+                // The start finds out what to do.
+                Err(Error::fenced(format!("the topic was deleted and made anew (its id was {known}, is {now})")))
+            }
             TopicId::NoTopic => {
                 tracing::warn!("{tp}: the topic was deleted: what was read of it is archived, the rest is gone");
                 Ok(())
             }
             TopicId::Is(_) | TopicId::NotTold => Ok(()),
         }
-    }
-
-    fn recreated(&self, high: i64, archived: i64) -> Error {
-        Error::corrupt(format!(
-            "{}: the log ends at {high}, below {archived}, to where it was archived: the topic was deleted and made anew, or its \
-             log was truncated. Nothing of the old archive is touched. Archive the new topic under another --archive \
-             address",
-            self.partition.tp
-        ))
     }
 }

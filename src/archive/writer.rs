@@ -31,10 +31,14 @@ pub(super) struct Writer<'p> {
     pub(super) head: Head,
     /// Of the last archived record; -1 where unknown.
     pub(super) leader_epoch: i32,
+    /// Start of the newest manifest's cut.
+    pub(super) newest: Option<i64>,
     /// Where the newest checkpoint ends.
     pub(super) checkpoint: Option<i64>,
     /// Starts of the manifests behind it.
     pub(super) recent: Vec<i64>,
+    /// The log is known to be another one: of it only what matches an intent is of this generation.
+    pub(super) other_log: bool,
 }
 
 impl Writer<'_> {
@@ -177,7 +181,8 @@ impl Writer<'_> {
         let missing = plan::missing(intent, objects.iter().map(|(_, offsets)| offsets))?;
         let mut gaps = intent.gaps.clone();
         if !missing.is_empty() {
-            let (low, _) = self.partition.watermarks().await?;
+            // What another log lacks was not compacted.
+            let low = if self.other_log { i64::MAX } else { self.partition.watermarks().await?.0 };
             gaps.extend(plan::recovery_gaps(missing.iter().map(|o| o as i64), low));
         }
         Ok(gaps)
@@ -222,6 +227,7 @@ impl Writer<'_> {
             bytes = manifest.objects.iter().map(|o| o.size).sum::<u64>(),
             "archived"
         );
+        self.newest = Some(manifest.from);
         self.recent.push(manifest.from);
         self.make_checkpoints().await
     }

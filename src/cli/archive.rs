@@ -66,6 +66,11 @@ pub struct Args {
     #[arg(long, default_value = "10m", value_parser = duration, value_name = "DURATION", env = "DLQ_ARCHIVER_WAIT", help_heading = "Patience")]
     wait: Duration,
 
+    /// Where a topic was deleted and made anew, or its log was truncated: close what is archived of it, and archive what
+    /// the log has now beside it, as another generation. Without it such a partition stops
+    #[arg(long, env = "DLQ_ARCHIVER_NEW_GENERATION")]
+    new_generation: bool,
+
     /// How long open cuts may take to finish after the first SIGTERM or Ctrl-C
     #[arg(long, default_value = "20s", value_parser = duration, value_name = "DURATION", env = "DLQ_ARCHIVER_GRACE", help_heading = "Patience")]
     grace: Duration,
@@ -113,6 +118,7 @@ impl Args {
             crate::kafka::pattern(pattern)?;
         }
         Ok(Options {
+            new_generation: self.new_generation,
             topics: self.topic.clone(),
             once: self.once,
             group: self.group.clone(),

@@ -123,6 +123,7 @@ mod tests {
             generation: 1,
             topic_id: None,
             first_offset: 7,
+            previous_sha256: None,
             created_at: String::new(),
         }
     }

@@ -41,6 +41,8 @@ pub struct Genesis {
     pub topic_id: Option<String>,
     /// Offsets below this one were never meant to be in this archive.
     pub first_offset: i64,
+    /// From the second generation on: hex SHA-256 of the bytes of the last manifest (or the genesis) of the one before.
+    pub previous_sha256: Option<String>,
     /// RFC 3339.
     pub created_at: String,
 }
@@ -85,6 +87,13 @@ pub struct Intent {
     pub objects: Vec<IntentObject>,
     /// Offsets that Kafka had already deleted when the cut was made.
     pub gaps: Vec<Gap>,
+}
+
+impl Intent {
+    /// Takes the place of the next cut behind a generation's last one, so that no late writer can begin it.
+    pub fn is_seal(&self) -> bool {
+        self.from == self.to && self.objects.is_empty() && self.gaps.is_empty()
+    }
 }
 
 /// Why offsets are not in the archive.

@@ -93,7 +93,7 @@ pub fn head(genesis: &Genesis, newest: i64, manifest: &Manifest, bytes: &[u8]) -
 /// # Errors
 /// [`crate::Kind::Corrupt`] if it does not, or is not: what it says would be written as it says.
 pub fn check_open_intent(head: &Head, genesis: &Genesis, intent: &Intent) -> Result<()> {
-    if intent.from != head.next || intent.to <= intent.from {
+    if intent.from != head.next || (intent.to <= intent.from && !intent.is_seal()) {
         return Err(Error::corrupt(format!(
             "intent {}..{} does not follow checkpoint {}: the ledger does not tile",
             intent.from, intent.to, head.next
@@ -404,6 +404,7 @@ mod tests {
             generation: 1,
             topic_id: Some("id".into()),
             first_offset: 1,
+            previous_sha256: None,
             created_at: String::new(),
         };
         let (mut batch, mut offset) = (RawBatch::new(), from + 2);

@@ -82,6 +82,7 @@ impl TestArchive {
             generation,
             topic_id: None,
             first_offset,
+            previous_sha256: None,
             created_at: self.archive.created_at.clone(),
         };
         let key = layout::genesis_key(&layout::ledger_prefix(topic, partition, generation));
