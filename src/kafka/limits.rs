@@ -19,8 +19,13 @@ pub async fn max_message_bytes(
     let doing = "cannot ask for max.message.bytes";
     let admin: AdminClient<DefaultClientContext> =
         connection.client_config().create().map_err(|e| error(doing, &e, None))?;
+    // Any broker knows them; not asked of the controller, which brokers with a part of Kafka's protocol may not have.
+    let broker = tokio::task::block_in_place(|| {
+        let metadata = admin.inner().fetch_metadata(topics.first().map(String::as_str), timeout);
+        metadata.map(|m| m.orig_broker_id()).map_err(|e| error(doing, &e, None))
+    })?;
     let asked: Vec<_> = topics.iter().map(|t| ResourceSpecifier::Topic(t)).collect();
-    let options = AdminOptions::new().request_timeout(Some(timeout));
+    let options = AdminOptions::new().request_timeout(Some(timeout)).broker_id(broker);
     let answers = admin.describe_configs(&asked, &options).await.map_err(|e| error(doing, &e, None))?;
     let mut limits = BTreeMap::new();
     for answer in answers {

@@ -38,7 +38,7 @@ use pieces::counted;
 use plan::{Delivery, PlanCut, PlanDoc, PlanObject, RuleOptions, Rules, Verdict, Why};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 use tokio::sync::watch;
 
@@ -103,7 +103,7 @@ pub struct Draft {
 }
 
 /// How long brokers may take to tell a topic's settings.
-const DESCRIBE: Duration = Duration::from_secs(10);
+const DESCRIBE: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
 pub enum End {
@@ -126,6 +126,8 @@ pub struct Restore {
     archived: BTreeSet<String>,
     targets: BTreeMap<String, i32>,
     counters: Arc<Counters>,
+    /// Set when the brokers turned out not to tell topics' settings, so that it is not waited for again.
+    untold: AtomicBool,
 }
 
 impl Restore {
@@ -153,7 +155,17 @@ impl Restore {
         let partitions = |n: usize| i32::try_from(n).unwrap_or(i32::MAX);
         let targets = topics.into_iter().map(|t| (t.name, partitions(t.partitions.len()))).collect();
         let dialects_digest = dialects.digest();
-        let restore = Self { catalog, connection, dialects, dialects_digest, options, archived, targets, counters };
+        let restore = Self {
+            catalog,
+            connection,
+            dialects,
+            dialects_digest,
+            options,
+            archived,
+            targets,
+            counters,
+            untold: AtomicBool::new(false),
+        };
         if let Some(to) = &restore.options.rules.to
             && restore.rules(&restore.options.rules, &restore.targets, &BTreeMap::new()).is_dead_letter(to)
         {
@@ -261,22 +273,27 @@ impl Restore {
             _ => None,
         });
         let new: BTreeSet<String> = new.collect();
-        if new.is_empty() || limits.untold {
+        if new.is_empty() {
             return false;
         }
         let told = self.limits(new.iter().cloned().collect()).await;
-        limits.untold = told.is_none();
         limits.asked.extend(new);
-        let told = told.unwrap_or_default();
         let any = !told.is_empty();
         limits.told.extend(told);
         any
     }
 
-    /// `max.message.bytes` of topics; `None` where the brokers tell no settings.
-    async fn limits(&self, topics: Vec<String>) -> Option<BTreeMap<String, u64>> {
+    /// `max.message.bytes` of those topics that tell it.
+    async fn limits(&self, topics: Vec<String>) -> BTreeMap<String, u64> {
+        if self.untold.load(Relaxed) {
+            return BTreeMap::new();
+        }
         let told = kafka::max_message_bytes(&self.connection, &topics, DESCRIBE).await;
-        told.inspect_err(|e| tracing::debug!("{e}; records that are too large are found when they are sent")).ok()
+        told.unwrap_or_else(|e| {
+            tracing::debug!("{e}; records that are too large are found when they are sent");
+            self.untold.store(true, Relaxed);
+            BTreeMap::new()
+        })
     }
 
     /// Ends the unfinished restores that may select the same records, this command's own included: fences them, and
@@ -383,7 +400,7 @@ impl Restore {
                 plan.program_version
             );
         }
-        let limits = self.limits(plan.targets.keys().cloned().collect()).await.unwrap_or_default();
+        let limits = self.limits(plan.targets.keys().cloned().collect()).await;
         let sink = match sink {
             Some(sink) => sink,
             None => {
@@ -445,8 +462,6 @@ fn stopped(plan: &PlanDoc, done: u64, e: &Error) -> Error {
 struct TopicLimits {
     asked: BTreeSet<String>,
     told: BTreeMap<String, u64>,
-    /// The brokers tell no settings.
-    untold: bool,
 }
 
 type CutPlace = (String, i32, u32, i64);

@@ -203,6 +203,10 @@ impl Why {
             }
         }
     }
+    /// Whether it is about single records, so that one wants to know which.
+    pub fn is_of_record(self) -> bool {
+        matches!(self, Self::TooLarge | Self::Refused | Self::Timestamp | Self::UnfinishedRestore)
+    }
     /// Whether the record was asked for and is not where it should be, so that the command has to say so.
     pub fn is_failure(self) -> bool {
         self != Self::AlreadyRestored

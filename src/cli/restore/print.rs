@@ -113,7 +113,7 @@ fn skipped(counts: &Counts, out: &mut Out) -> Result<()> {
     for why in reasons {
         out.line(&format!("{}: {}", why.text(), why.remedy()))?;
         let ids = counts.skipped.iter().filter(|(skip, _)| skip.why == why).flat_map(|(_, s)| &s.ids);
-        if why.is_failure() {
+        if why.is_of_record() {
             such_as(ids.map(String::as_str), counts.by_reason().get(&why).copied().unwrap_or(0), out)?;
         }
     }
@@ -226,7 +226,7 @@ pub fn done(plan: &PlanDoc, done: &DoneDoc, output: Output) -> Result<()> {
     }
     for (why, records) in &done.skipped_by_reason {
         out.line(&format!("  {records} skipped: {}; {}", why.text(), why.remedy()))?;
-        if why.is_failure() {
+        if why.is_of_record() {
             let ids = done.skipped_such_as.iter().filter(|(_, w)| w == why);
             such_as(ids.map(|(id, _)| id.as_str()), *records, &mut out)?;
         }
