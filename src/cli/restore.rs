@@ -273,7 +273,7 @@ async fn go(
             }
             let asked = until(&stage, Stage::Finish, confirm(args, &draft.counts)).await;
             asked.unwrap_or_else(|| Err(Error::failed("stopped before anything was sent")))?;
-            let (plan, sink) = restore.begin(draft).await?;
+            let (plan, sink) = restore.begin(*draft).await?;
             (plan, Some(sink))
         }
     };

@@ -22,7 +22,7 @@ pub async fn max_message_bytes(
     // Any broker knows them; not asked of the controller, which brokers with a part of Kafka's protocol may not have.
     let broker = tokio::task::block_in_place(|| {
         let metadata = admin.inner().fetch_metadata(topics.first().map(String::as_str), timeout);
-        metadata.map(|m| m.orig_broker_id()).map_err(|e| error(doing, &e, None))
+        metadata.map(|m| m.brokers().first().map(|b| b.id())).map_err(|e| error(doing, &e, None))
     })?;
     let asked: Vec<_> = topics.iter().map(|t| ResourceSpecifier::Topic(t)).collect();
     let options = AdminOptions::new().request_timeout(Some(timeout)).broker_id(broker);

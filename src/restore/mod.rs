@@ -86,7 +86,7 @@ impl Counters {
 /// What a run would do.
 #[derive(Debug)]
 pub enum Prepared {
-    New(Draft),
+    New(Box<Draft>),
     /// An unfinished plan of the same command, and how many of its records are known to be done.
     Unfinished(Box<PlanDoc>, u64),
 }
@@ -263,7 +263,7 @@ impl Restore {
             overlapping.extend(plan.filter(|plan| plan.overlaps(&planned, self.options.filter.doc())));
         }
         let id = format!("{prefix}{}", number + 1);
-        Ok(Prepared::New(Draft { counts, overlapping, id, cuts: planned, limits: limits.told }))
+        Ok(Prepared::New(Box::new(Draft { counts, overlapping, id, cuts: planned, limits: limits.told })))
     }
 
     /// Asks for the limits of topics that are sent to for the first time; whether it learned any.
@@ -294,6 +294,14 @@ impl Restore {
             self.untold.store(true, Relaxed);
             BTreeMap::new()
         })
+    }
+
+    /// A target of the plan that is not there any more, as far as the brokers tell.
+    async fn gone(&self, plan: &PlanDoc) -> Option<String> {
+        let to = self.connection.clone();
+        let asked = tokio::task::spawn_blocking(move || Admin::new(&to)?.topics(&["^".to_owned()], DESCRIBE)).await;
+        let there: BTreeSet<String> = asked.ok()?.ok()?.into_iter().map(|topic| topic.name).collect();
+        plan.targets.keys().find(|topic| !there.contains(*topic)).cloned()
     }
 
     /// Ends the unfinished restores that may select the same records, this command's own included: fences them, and
@@ -423,7 +431,8 @@ impl Restore {
                 Ok(whole) => whole,
                 Err(e) => {
                     going.sink.abort().await;
-                    return Err(stopped(plan, going.done, &e));
+                    let gone = self.gone(plan).await;
+                    return Err(stopped(plan, going.done, &e, gone.as_deref()));
                 }
             };
             if !whole {
@@ -437,7 +446,7 @@ impl Restore {
 }
 
 /// What stopped a run, how far it is, and what goes on.
-fn stopped(plan: &PlanDoc, done: u64, e: &Error) -> Error {
+fn stopped(plan: &PlanDoc, done: u64, e: &Error, gone: Option<&str>) -> Error {
     let (id, what) = (&plan.restore_id, e.message());
     let of = format!("{done} of {} selected records are done and listed", plan.selected);
     if e.kind() == Kind::Fenced {
@@ -449,8 +458,8 @@ fn stopped(plan: &PlanDoc, done: u64, e: &Error) -> Error {
     }
     // Nothing is wrong with the command that an exit code of its own would say.
     let kind = if e.kind() == Kind::Config { Kind::Failed } else { e.kind() };
-    let gone = what.contains("Unknown topic") || what.contains("Unknown partition");
-    let hint = if gone { " Was a target topic deleted? Create it again as it was." } else { "" };
+    let hint = gone.map(|topic| format!(" Target topic {topic} was deleted: create it again as it was."));
+    let hint = hint.unwrap_or_default();
     Error::new(
         kind,
         format!("restore {id} stopped: {what}.{hint} {of}; the same command, or --resume {id}, goes on from there"),

@@ -321,7 +321,7 @@ const VARINT: usize = 5;
 /// Bytes of a record batch with this record alone, uncompressed: what `max.message.bytes` is about.
 pub fn sent_size(key: Option<&[u8]>, value: Option<&[u8]>, headers: &[Header<'_>]) -> usize {
     // Zigzag: a length counts twice, and -1 (null) is 1.
-    let varint = |n: usize| (usize::BITS - (2 * n | 1).leading_zeros()).div_ceil(7) as usize;
+    let varint = |n: usize| (usize::BITS - ((2 * n) | 1).leading_zeros()).div_ceil(7) as usize;
     let bytes = |b: Option<&[u8]>| b.map_or(1, |b| varint(b.len()) + b.len());
     let headers_size: usize = headers.iter().map(|h| bytes(Some(h.name)) + bytes(h.value)).sum();
     // Attributes, and the differences to the batch's timestamp and offset, which are 0.
