@@ -6,12 +6,16 @@ mod support;
 
 use dlq_archiver::format::Format;
 use dlq_archiver::format::restored::{self, Restored};
-use dlq_archiver::kafka::{Admin, Connection, RangeReader};
-use dlq_archiver::record::{Header, RawBatch, RawRecord, TopicPartition};
+use dlq_archiver::kafka::{Admin, Connection, RangeReader, Refusal};
+use dlq_archiver::record::{Header, RawBatch, RawRecord, RecordId, TopicPartition};
+use dlq_archiver::restore::batch::Batch;
+use dlq_archiver::restore::delivery::{Answer, Asked, Sink};
+use dlq_archiver::restore::plan::{Delivery, Place, Timestamps};
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::process::{Child, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use support::{Rec, Run, TestArchive};
 
@@ -110,23 +114,28 @@ impl World {
         self.archive.path("restores")
     }
 
+    /// The folder of each restore.
+    fn folders(&self) -> Vec<PathBuf> {
+        let Ok(entries) = std::fs::read_dir(self.restores()) else { return Vec::new() };
+        entries.map(|e| e.unwrap().path()).filter(|path| path.is_dir()).collect()
+    }
+
     /// The folder of the one restore there is.
     fn folder(&self) -> PathBuf {
-        let mut folders: Vec<_> = std::fs::read_dir(self.restores()).unwrap().map(|e| e.unwrap().path()).collect();
+        let mut folders = self.folders();
         assert_eq!(folders.len(), 1, "{folders:?}");
         folders.remove(0)
     }
 
     fn pieces(&self) -> usize {
-        let Ok(folders) = std::fs::read_dir(self.restores()) else { return 0 };
-        folders.filter_map(|f| std::fs::read_dir(f.ok()?.path().join("sent")).ok()).map(Iterator::count).sum()
+        self.folders().iter().filter_map(|f| std::fs::read_dir(f.join("sent")).ok()).map(Iterator::count).sum()
     }
 
     /// What the lists of all finished restores say, as SQL engines would read them.
     fn lists(&self) -> Vec<Restored> {
         let mut rows = Vec::new();
-        for folder in std::fs::read_dir(self.restores()).unwrap() {
-            for file in std::fs::read_dir(folder.unwrap().path()).unwrap() {
+        for folder in self.folders() {
+            for file in std::fs::read_dir(folder).unwrap() {
                 let path = file.unwrap().path();
                 if path.file_name().unwrap().to_str().unwrap().starts_with("records-") {
                     restored::read(std::fs::read(path).unwrap().into(), |row| rows.push(row)).unwrap();
@@ -449,7 +458,7 @@ async fn of_two_processes_the_later_takes_over() {
     world.restore(&args).ok();
     let first: Run = first.wait_with_output().unwrap().into();
     assert_eq!(first.code, 1, "{first:?}");
-    assert!(first.err.contains("nother process"), "{first:?}");
+    assert!(first.err.contains("another run of it took over"), "{first:?}");
     assert_exactly_once(&world, &origin, n);
 }
 
@@ -470,13 +479,272 @@ async fn progress_that_expired_is_noticed() {
     std::fs::write(&plan, text.replace("\"group\":\"dlq", "\"group\":\"another-dlq")).unwrap();
     let refused = world.restore(&args);
     assert_eq!(refused.code, 1, "{refused:?}");
-    assert!(refused.err.contains("--new-plan"), "{refused:?}");
-    let run = world.restore(&["--all", "--yes", "--new-plan", "-o", "json"]);
+    assert!(refused.err.contains("--take-over"), "{refused:?}");
+    let run = world.restore(&["--all", "--yes", "--take-over", "-o", "json"]);
     assert_eq!(run.code, 1, "what is perhaps restored is told: {run:?}");
     let document: serde_json::Value = serde_json::from_str(&run.out).unwrap();
-    let perhaps = document["skipped_by_reason"]["unfinished_restore"].as_u64().unwrap();
-    assert_eq!(document["restored"].as_u64().unwrap() + perhaps, n as u64);
+    let of = |why: &str| document["skipped_by_reason"][why].as_u64().unwrap();
+    assert_eq!(of("unfinished_restore"), 20, "the last batch: {document}");
+    let all = document["restored"].as_u64().unwrap() + of("unfinished_restore") + of("already_restored");
+    assert_eq!(all, n as u64);
     assert!(world.values(&origin).values().all(|times| *times == 1), "nothing is twice");
+}
+
+/// Records of `sizes` bytes each, without key where `keyless`, that failed on their way from `origin`.
+async fn sized(origin: &str, sizes: &[usize], keyless: &[usize]) -> TestArchive {
+    let mut archive = TestArchive::new(Format::Parquet).await;
+    let values: Vec<Vec<u8>> = sizes.iter().enumerate().map(|(i, size)| format!("{i:0size$}").into_bytes()).collect();
+    let records = values.iter().enumerate().map(|(i, value)| Rec {
+        offset: i as i64,
+        timestamp_ms: 1_791_468_687_032,
+        key: (!keyless.contains(&i)).then_some(&value[..10]),
+        value: Some(value),
+        headers: vec![
+            (b"__connect.errors.topic", Some(origin.as_bytes())),
+            (b"__connect.errors.partition", Some(b"0")),
+        ],
+    });
+    let records: Vec<Rec<'_>> = records.collect();
+    archive.cut(&format!("{origin}-dlq"), 0, 0, sizes.len() as i64, support::batch(&records), Vec::new()).await;
+    archive
+}
+
+async fn small_topic(world: &World, name: &str, config: &[(&str, &str)]) {
+    Admin::create_topic(&world.connection, name, 1, config).await.unwrap();
+    let (admin, until) = (Admin::new(&world.connection).unwrap(), Instant::now() + PATIENCE);
+    while admin.topics(&[name.to_owned()], PATIENCE).is_err() {
+        assert!(Instant::now() < until, "{name} does not appear");
+    }
+}
+
+const ANY_TIME: [(&str, &str); 2] = [("message.timestamp.after.max.ms", "9223372036854775807"), ("retention.ms", "-1")];
+
+async fn set_config(world: &World, topic: &str, name: &str, value: &str) {
+    use rdkafka::admin::{AdminClient, AdminOptions, AlterConfig, ResourceSpecifier};
+    let mut config = rdkafka::ClientConfig::new();
+    let admin: AdminClient<_> = config.set("bootstrap.servers", &world.brokers).create().unwrap();
+    let mut alter = AlterConfig::new(ResourceSpecifier::Topic(topic));
+    for (name, value) in ANY_TIME {
+        alter = alter.set(name, value);
+    }
+    let altered = admin.alter_configs([&alter.set(name, value)], &AdminOptions::new()).await.unwrap();
+    assert!(altered.iter().all(Result::is_ok), "{altered:?}");
+}
+
+async fn a_record_that_is_too_large_does_not_block_the_others(delivery: &str) {
+    let Some(brokers) = brokers() else { return };
+    let origin = fresh("large");
+    // Together they are more than the topic takes at once, too.
+    let mut sizes = vec![300; 40];
+    (sizes[3], sizes[17]) = (5000, 2500);
+    let world = World::new(&brokers, sized(&origin, &sizes, &[]).await);
+    small_topic(&world, &origin, &[&ANY_TIME[..], &[("max.message.bytes", "2000")]].concat()).await;
+    let dry = world.restore(&["--all", "--dry-run", "--delivery", delivery, "-o", "json"]).json();
+    assert_eq!((&dry["to_restore"], &dry["skipped"][0]["reason"]), (&38.into(), &"too_large".into()), "{dry}");
+    let ids = [format!("{origin}-dlq/0/3"), format!("{origin}-dlq/0/17")];
+    assert_eq!(dry["skipped"][0]["record_ids"], serde_json::json!(ids));
+
+    let run = world.restore(&["--all", "--delivery", delivery]);
+    assert_eq!(run.code, 1, "{run:?}");
+    assert!(run.out.contains("restored 38 of 40") && run.out.contains("raise max.message.bytes"), "{run:?}");
+    assert!(ids.iter().all(|id| run.out.contains(id.as_str())), "{run:?}");
+    assert_eq!(world.values(&origin).len(), 38);
+    let skipped = std::fs::read_to_string(world.folder().join("skipped-00000.jsonl")).unwrap();
+    assert!(skipped.lines().count() == 2 && skipped.contains(&ids[0]) && skipped.contains("too_large"), "{skipped}");
+
+    // As it says: raise the limit, and give the command again.
+    set_config(&world, &origin, "max.message.bytes", "10000").await;
+    let again = world.restore(&["--all", "--delivery", delivery, "-o", "json"]).json();
+    assert_eq!((&again["restored"], &again["skipped_by_reason"]["already_restored"]), (&2.into(), &38.into()));
+    let values = world.values(&origin);
+    assert!(values.len() == 40 && values.values().all(|times| *times == 1), "{values:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_record_that_is_too_large_does_not_block_the_others_in_transactions() {
+    a_record_that_is_too_large_does_not_block_the_others("transactional").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_record_that_is_too_large_does_not_block_the_others_plainly() {
+    a_record_that_is_too_large_does_not_block_the_others("plain").await;
+}
+
+/// Where the brokers did not tell the limit, records are refused when they are sent: with all that are sent along.
+async fn what_a_topic_refuses_is_left_out(delivery: Delivery) {
+    let Some(brokers) = brokers() else { return };
+    let topic = fresh("refuses");
+    let world = World::new(&brokers, TestArchive::new(Format::Parquet).await);
+    small_topic(&world, &topic, &[&ANY_TIME[..], &[("max.message.bytes", "2000")]].concat()).await;
+    let mut batch = Batch { start: 0, end: 40, raw: RawBatch::new(), rows: Vec::new(), skipped: Vec::new() };
+    for i in 0..40i64 {
+        let value = format!("{i:0size$}", size = if [3, 4, 20].contains(&i) { 4000 + i as usize } else { 300 });
+        let rec = Rec { offset: i, timestamp_ms: 1, key: None, value: Some(value.as_bytes()), headers: Vec::new() };
+        support::push(&mut batch.raw, &rec);
+        let id = RecordId { topic: "dlq".into(), generation: 1, partition: 0, offset: i };
+        batch.rows.push((id, Place { topic: topic.clone(), partition: Some(0) }));
+    }
+    let batch = Arc::new(batch);
+    let (sink, _) = Sink::open(&world.connection, &topic, Asked::Exactly(delivery), None).await.unwrap();
+    // A batch before it and one behind it: the producer goes on.
+    for round in 0..3 {
+        let answers = sink.send(batch.clone(), Timestamps::Keep).await.unwrap();
+        for (i, answer) in answers.iter().enumerate() {
+            let refused = *answer == Answer::Refused(Refusal::TooLarge);
+            assert_eq!(refused, [3, 4, 20].contains(&i), "round {round}, record {i}: {answer:?}");
+        }
+        sink.commit(&topic, 40 * (round + 1)).await.unwrap();
+    }
+    let values = world.values(&topic);
+    assert!(values.len() == 37 && values.values().all(|times| *times == 3), "{values:?}");
+    if delivery == Delivery::Transactional {
+        assert_eq!(sink.progress(&topic).await.unwrap(), Some(120));
+        let read = world.read(&topic);
+        let number = |raw: RawRecord<'_>| std::str::from_utf8(raw.value.unwrap()).unwrap().parse::<i64>().unwrap();
+        let numbers: Vec<i64> = read[&0].iter().map(number).collect();
+        assert!(numbers.chunks(37).all(|chunk| chunk.is_sorted()), "the order is kept: {numbers:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_topic_refuses_is_left_out_of_a_transaction() {
+    what_a_topic_refuses_is_left_out(Delivery::Transactional).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_topic_refuses_is_left_out_plainly() {
+    what_a_topic_refuses_is_left_out(Delivery::Plain).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_compacted_topic_refuses_records_without_key_and_takes_the_others() {
+    let Some(brokers) = brokers() else { return };
+    for delivery in ["transactional", "plain"] {
+        let origin = fresh("compacted");
+        let world = World::new(&brokers, sized(&origin, &[40; 30], &[2, 3, 29]).await);
+        small_topic(&world, &origin, &[&ANY_TIME[..], &[("cleanup.policy", "compact")]].concat()).await;
+        let run = world.restore(&["--all", "--delivery", delivery, "-o", "json"]);
+        assert_eq!(run.code, 1, "{run:?}");
+        let document: serde_json::Value = serde_json::from_str(&run.out).unwrap();
+        assert_eq!(document["skipped_by_reason"], serde_json::json!({"refused": 3}), "{document}");
+        assert_eq!(world.values(&origin).len(), 27);
+        let again = world.restore(&["--all", "--delivery", delivery]);
+        assert_eq!(again.code, 1, "still not done: {again:?}");
+        assert_eq!(world.values(&origin).len(), 27);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_selected_is_said_with_the_likely_reason() {
+    let Some(brokers) = brokers() else { return };
+    let origin = fresh("nothing");
+    let world = World::new(&brokers, numbered(&origin, 10).await);
+    world.topic(&origin, 2).await;
+    let run = world.restore(&["--pipeline", "mistyped", "--partition", "1"]);
+    assert!(run.ok().contains("none of 10 archived records matches (0 were read"), "{run:?}");
+    assert!(run.ok().contains("nothing archived matches --pipeline."), "{run:?}");
+    let run = world.restore(&["--offsets", "3..4", "--event-id", "x"]);
+    assert!(run.ok().contains("no record matches all"), "{run:?}");
+    let there = format!("{origin}-dlq/0/1");
+    let run = world.restore(&["--record-id", &there, "--record-id", "gone/0/1", "--record-id", "gone/0/2"]);
+    assert_eq!(run.code, 1, "what was asked for by name is not there: {run:?}");
+    assert!(run.err.contains("gone/0/1 gone/0/2") && run.out.contains("restored 1 of 1"), "{run:?}");
+    let again = world.restore(&["--record-id", &there]);
+    let restore_id = world.folder().file_name().unwrap().to_str().unwrap().to_owned();
+    assert!(again.ok().contains(&origin) && again.ok().contains(&restore_id), "it names who did it: {again:?}");
+    let gone = world.restore(&["--record-id", "gone/0/1"]);
+    assert!(gone.code == 1 && gone.out.contains("nothing selected"), "{gone:?}");
+}
+
+/// A restore of everything, killed half-way.
+async fn half(name: &str, n: usize) -> Option<(World, String, String)> {
+    let brokers = brokers()?;
+    let origin = fresh(name);
+    let world = World::new(&brokers, numbered(&origin, n).await);
+    world.topic(&origin, 2).await;
+    let mut child = world.start(&["--all", "--yes", "--batch", "10"]);
+    assert!(world.wait_for_pieces(&mut child, 5));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let id = world.folder().file_name().unwrap().to_str().unwrap().to_owned();
+    Some((world, origin, id))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restore_that_overlaps_an_unfinished_one_is_refused_and_told_how_to_resume_it() {
+    let Some((world, origin, id)) = half("overlap", 2000).await else { return };
+    let refused = world.restore(&["--offsets", "0..900", "--yes"]);
+    assert_eq!(refused.code, 1, "{refused:?}");
+    assert!(refused.err.contains(&format!("restore --resume {id}")), "{refused:?}");
+    let dry = world.restore(&["--offsets", "0..900", "--dry-run", "-o", "json"]).json();
+    assert_eq!(dry["overlapping"][0]["restore_id"], id.as_str());
+    assert!(world.restore(&["--resume", "../../x"]).fails(2).contains(&id), "unfinished ones are named");
+    assert!(world.restore(&["--resume", &id, "--partition", "1"]).fails(2).contains("leave the filters out"));
+    world.restore(&["--resume", &id]).ok();
+    assert_exactly_once(&world, &origin, 2000);
+    assert!(world.restore(&["--resume", &id]).fails(2).contains("has ended"));
+    assert!(world.restore(&["--offsets", "0..900"]).ok().contains("0 of 1800"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_taken_over_is_sent_once() {
+    let Some((world, origin, id)) = half("taken", 2000).await else { return };
+    // One that is alive is fenced.
+    let mut alive = world.start(&["--resume", &id, "--batch", "1"]);
+    assert!(world.wait_for_pieces(&mut alive, 3));
+    world.restore(&["--partition", "1", "--take-over"]).ok();
+    let alive: Run = alive.wait_with_output().unwrap().into();
+    assert_eq!(alive.code, 1, "{alive:?}");
+    assert!(alive.err.contains("another run of it took over"), "{alive:?}");
+    assert!(world.restore(&["--resume", &id]).fails(2).contains("has ended"));
+    world.restore(&["--all", "--yes"]).ok();
+    assert_exactly_once(&world, &origin, 2000);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn restores_that_overlap_and_begin_at_the_same_moment_send_nothing_twice() {
+    let Some(brokers) = brokers() else { return };
+    let (origin, n) = (fresh("race"), 600);
+    let world = World::new(&brokers, numbered(&origin, n).await);
+    world.topic(&origin, 2).await;
+    let ranges: Vec<String> = (0..6).map(|i| format!("{}..{}", i * 20, 200 + i * 20)).collect();
+    let start = |range: &String| world.start(&["--offsets", range, "--yes", "--batch", "20"]);
+    let (mut ended, mut rounds) = (0, 0);
+    while ended < ranges.len() {
+        let children: Vec<Child> = ranges.iter().map(start).collect();
+        let runs: Vec<Run> = children.into_iter().map(|c| c.wait_with_output().unwrap().into()).collect();
+        for run in &runs {
+            assert!(run.code == 0 || run.err.contains("nothing was sent"), "{run:?}");
+        }
+        let ok = runs.iter().filter(|run| run.code == 0).count();
+        assert!(ok > 0 || rounds < 5, "none goes on: {runs:?}");
+        (ended, rounds) = (ok, rounds + 1);
+    }
+    world.restore(&["--all", "--yes"]).ok();
+    let values = world.values(&origin);
+    assert!(values.len() == n && values.values().all(|times| *times == 1), "{values:?}");
+    assert_eq!(world.lists().len(), n);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_target_that_is_deleted_midway_ends_it_with_a_clear_message() {
+    let Some(brokers) = brokers() else { return };
+    for delivery in ["transactional", "plain"] {
+        let (origin, n) = (fresh("deleted"), 3000);
+        let world = World::new(&brokers, numbered(&origin, n).await);
+        world.topic(&origin, 2).await;
+        let args = ["--all", "--yes", "--batch", "2", "--delivery", delivery];
+        let mut child = world.start(&args);
+        assert!(world.wait_for_pieces(&mut child, 5));
+        Admin::delete_topic(&world.connection, &origin).await.unwrap();
+        let run: Run = child.wait_with_output().unwrap().into();
+        assert_eq!(run.code, 1, "{delivery}: {run:?}");
+        assert!(run.err.contains(&format!("Target topic {origin} was deleted")), "{delivery}: {run:?}");
+        assert!(run.err.contains("--resume"), "{delivery}: {run:?}");
+        // Not even the producer's questions for it bring it back, empty.
+        let admin = Admin::new(&world.connection).unwrap();
+        assert!(admin.topics(std::slice::from_ref(&origin), PATIENCE).is_err(), "{origin} is back");
+    }
 }
 
 /// `cargo test --release --test restore_kafka -- --ignored --nocapture how_fast`

@@ -6,7 +6,8 @@ use dlq_archiver::format::Format;
 use dlq_archiver::kafka::{Connection, MockBroker, RangeReader};
 use dlq_archiver::record::{RawBatch, TopicPartition};
 use std::ops::ControlFlow;
-use std::time::Duration;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
 use support::{Run, TestArchive};
 
 fn restore(archive: &TestArchive, broker: &MockBroker, args: &[&str]) -> Run {
@@ -52,7 +53,8 @@ async fn without_transactions_it_says_so_and_delivers_plainly() {
     broker.create_topic("default", 1).unwrap();
     let args = ["--topic", "default-dlt", "--partition", "7", "--to", "default"];
     let refused = restore(&archive, &broker, &[&args[..], &["--delivery", "transactional"]].concat());
-    assert!(refused.fails(2).contains("--delivery plain"), "{refused:?}");
+    assert!(refused.code == 2 && refused.err.contains("--delivery plain"), "{refused:?}");
+    assert!(refused.err.contains("2 records are repeats of 1 failures"), "{refused:?}");
     let run = restore(&archive, &broker, &args);
     assert!(run.ok().contains("at least once"), "{run:?}");
     assert!(run.ok().contains("the brokers have no transactions"), "{run:?}");
@@ -61,5 +63,37 @@ async fn without_transactions_it_says_so_and_delivers_plainly() {
     let batch = read(&broker, "default", source.len() as i64);
     for (raw, source) in batch.iter().zip(source.iter()) {
         assert_eq!((raw.key, raw.value, raw.timestamp_ms), (source.key, source.value, source.timestamp_ms));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_broker_that_is_gone_for_too_long_ends_it_with_what_to_do() {
+    let archive = TestArchive::of_fixtures(Format::Parquet).await;
+    for delivery in ["transactional", "plain"] {
+        let broker = MockBroker::start().unwrap();
+        broker.create_topic("default", 1).unwrap();
+        let brokers = broker.brokers();
+        let mut command = support::program();
+        let args = ["--brokers", &brokers, "--all", "--to", "default", "--batch", "1", "--delivery", delivery];
+        // Not the 50 seconds that it waits by itself.
+        command.args(["restore", "--archive", archive.url(), "-X", "message.timeout.ms=3000"]).args(args);
+        let mut child =
+            command.args(["--include-restored"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let pieces = || {
+            let folders = std::fs::read_dir(archive.path("restores")).into_iter().flatten();
+            let sent = folders.filter_map(|f| std::fs::read_dir(f.ok()?.path().join("sent")).ok());
+            sent.map(Iterator::count).sum::<usize>()
+        };
+        let (before, until) = (pieces(), Instant::now() + Duration::from_secs(60));
+        while pieces() < before + 2 && child.try_wait().unwrap().is_none() {
+            assert!(Instant::now() < until, "no progress");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        drop(broker);
+        let run: Run = child.wait_with_output().unwrap().into();
+        assert_eq!(run.code, 1, "{delivery}: {run:?}");
+        assert!(run.err.contains("records are done and listed") && run.err.contains("--resume"), "{delivery}: {run:?}");
+        assert!(!run.err.contains("panicked"), "{run:?}");
+        std::fs::remove_dir_all(archive.path("restores")).unwrap();
     }
 }

@@ -1,22 +1,23 @@
 //! `dlq-archiver restore`.
 
+mod print;
+
 use super::args::{ArchiveArgs, KafkaArgs, bytes, duration};
 use super::filter::FilterArgs;
-use super::output::{self, Out, Output, OutputArgs};
+use super::output::OutputArgs;
 use super::progress::Progress;
-use super::table::{Column, Table};
 use super::{signals, text};
 use crate::archive::{Stage, now_us, rfc3339};
 use crate::catalog::Catalog;
 use crate::dialect::Dialects;
 use crate::error::{Error, Result};
-use crate::restore::audit::{DoneDoc, Process};
+use crate::restore::audit::Process;
 use crate::restore::batch::Limits;
+use crate::restore::counts::Counts;
 use crate::restore::delivery::Asked;
-use crate::restore::plan::{self, Counts, Delivery, PlanDoc, RuleOptions, Timestamps};
-use crate::restore::{Counters, End, Options, Prepared, Restore};
+use crate::restore::plan::{self, Delivery, RuleOptions, Timestamps};
+use crate::restore::{Counters, Draft, End, Options, Prepared, Restore};
 use clap::ValueEnum;
-use serde_json::json;
 use std::io::{self, IsTerminal, Write};
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,7 +28,8 @@ const UNASKED: u64 = 1000;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Each record goes back to the topic it came from, without the headers that were added when it \
-    failed. The same command again goes on where a killed one stopped, and skips what is restored.\n\nExamples:\n  \
+    failed. The same command again goes on where a killed one stopped, and skips what is restored. Exit code 1: not all \
+    that was asked for is restored; what is skipped is told, with what to do.\n\nExamples:\n  \
     dlq-archiver restore --archive s3://compliance/dlq --error-class '^.*TimeoutException$' --since 2h --dry-run\n  \
     dlq-archiver restore --archive file:///var/dlq --record-id orders-dlq/0/42 --to orders-retry")]
 pub struct Args {
@@ -72,9 +74,15 @@ pub struct Args {
     #[arg(long, default_value = "4MiB", value_parser = bytes, env = "DLQ_ARCHIVER_BATCH_BYTES", value_name = "SIZE")]
     batch_bytes: usize,
 
-    /// Leave an unfinished restore of this same command alone and plan anew
+    /// Go on with this unfinished restore, by its own filter and options
+    #[arg(long, value_name = "RESTORE-ID", conflicts_with_all = ["all", "to", "include_restored",
+          "allow_dead_letter_target", "timestamps", "take_over"])]
+    resume: Option<String>,
+
+    /// End unfinished restores of the same records first, this command's own included: what they sent is not sent
+    /// again
     #[arg(long)]
-    new_plan: bool,
+    take_over: bool,
 
     /// How long brokers may take to answer for the first time
     #[arg(long, default_value = "60s", value_parser = duration, env = "DLQ_ARCHIVER_START_TIMEOUT", help_heading = "Patience")]
@@ -136,13 +144,20 @@ impl Args {
             limits: Limits { records: self.batch as usize, bytes: self.batch_bytes.max(1) },
             digest,
             process: Process { user: user(), now: rfc3339(now_us()), id: uuid::Uuid::new_v4().to_string() },
-            new_plan: self.new_plan,
+            resume: self.resume.clone(),
+            take_over: self.take_over,
         })
     }
 
     /// Refuses what would restore everything by mistake.
     fn check(&self) -> Result<()> {
         let all = self.filter.filter()?.is_all();
+        if self.resume.is_some() {
+            return match all {
+                true => Ok(()),
+                false => Err(Error::config("--resume has the filter of its plan: leave the filters out")),
+            };
+        }
         match (self.all, all) {
             (false, true) => Err(Error::config(
                 "nothing selects records: give a filter such as --record-id, --pipeline or --since (see --help), or \
@@ -174,7 +189,7 @@ pub async fn run(args: Args) -> Result<u8> {
     let work = async {
         let restore =
             Restore::new(catalog, connection, Dialects::builtin(), options, counters.clone(), args.start_timeout);
-        let prepared = until(&stage, Stage::Finish, prepare(restore, &counters)).await;
+        let prepared = until(&stage, Stage::Finish, prepare(restore, args.take_over && !args.dry_run, &counters)).await;
         let stopped = || Error::failed("stopped before anything was sent");
         let (restore, prepared) = prepared.ok_or_else(stopped)??;
         go(&args, &restore, prepared, &counters, stage.clone()).await
@@ -195,9 +210,15 @@ async fn until<T>(stage: &watch::Receiver<Stage>, limit: Stage, work: impl Futur
 
 async fn prepare(
     restore: impl Future<Output = Result<Restore>>,
+    take_over: bool,
     counters: &Arc<Counters>,
 ) -> Result<(Restore, Prepared)> {
     let restore = restore.await?;
+    if take_over {
+        for id in restore.take_over().await? {
+            tracing::info!("restore {id} is ended: what it sent counts as restored");
+        }
+    }
     let counters = counters.clone();
     let shown = tokio::spawn(async move {
         let mut progress = Progress::start(None);
@@ -219,9 +240,10 @@ async fn go(
     counters: &Arc<Counters>,
     stage: watch::Receiver<Stage>,
 ) -> Result<u8> {
+    let mut failures = false;
     let (plan, sink) = match prepared {
         Prepared::Unfinished(plan, done) if args.dry_run => {
-            print_unfinished(&plan, done, args.output.output)?;
+            print::unfinished(&plan, done, args.output.output)?;
             return Ok(0);
         }
         Prepared::Unfinished(plan, done) => {
@@ -235,18 +257,23 @@ async fn go(
             );
             (*plan, None)
         }
-        Prepared::New(draft) if args.dry_run => {
-            print_counts(&draft.counts, args.output.output)?;
-            return Ok(0);
-        }
-        Prepared::New(draft) if draft.counts.to_restore == 0 => {
-            print_counts(&draft.counts, args.output.output)?;
-            return Ok(exit_code(&draft.counts));
+        Prepared::New(draft) if args.dry_run || draft.counts.to_restore == 0 => {
+            let nothing = match draft.counts.selected {
+                0 => Some(restore.nothing().await?),
+                _ => None,
+            };
+            print::draft(&draft, nothing.as_ref(), args.output.output)?;
+            return Ok(u8::from(!args.dry_run && draft.counts.has_failures()));
         }
         Prepared::New(draft) => {
+            alone(&draft)?;
+            failures = !draft.counts.not_found.is_empty();
+            for line in print::warnings(&draft.counts) {
+                tracing::warn!("{line}");
+            }
             let asked = until(&stage, Stage::Finish, confirm(args, &draft.counts)).await;
             asked.unwrap_or_else(|| Err(Error::failed("stopped before anything was sent")))?;
-            let (plan, sink) = restore.begin(draft).await?;
+            let (plan, sink) = restore.begin(*draft).await?;
             (plan, Some(sink))
         }
     };
@@ -265,17 +292,20 @@ async fn go(
     let _ = progress.await;
     match end? {
         End::Done(done) => {
-            print_done(&plan, &done, args.output.output)?;
-            Ok(u8::from(plan.skipped.keys().any(|why| why.is_failure())))
+            print::done(&plan, &done, args.output.output)?;
+            Ok(u8::from(failures || done.skipped_by_reason.keys().any(|why| why.is_failure())))
         }
         End::Stopped { restore_id, done, selected } => Err(Error::failed(format!(
-            "restore {restore_id} was stopped: {done} of {selected} records are done. Run the same command to resume"
+            "restore {restore_id} was stopped: {done} of {selected} records are done. Run the same command to resume, \
+             or --resume {restore_id}"
         ))),
     }
 }
 
-fn exit_code(counts: &Counts) -> u8 {
-    u8::from(counts.skipped.keys().any(|(why, _)| why.is_failure()))
+/// Refuses to be the second of two restores that would send the same records.
+fn alone(draft: &Draft) -> Result<()> {
+    let Some(other) = draft.overlapping.first() else { return Ok(()) };
+    Err(Error::failed(format!("nothing was sent: {}", print::in_the_way(other))))
 }
 
 /// Asks, where there is someone to ask.
@@ -313,118 +343,4 @@ async fn confirm(args: &Args, counts: &Counts) -> Result<()> {
         "y" | "yes" => Ok(()),
         _ => Err(Error::failed("not confirmed: nothing was sent")),
     }
-}
-
-fn print_counts(counts: &Counts, output: Output) -> Result<()> {
-    if output != Output::Table {
-        let groups = counts.groups.iter().map(|(g, records)| {
-            json!({"target": g.target, "pipeline": g.pipeline, "error_class": g.error_class, "records": records})
-        });
-        let skipped = counts.skipped.iter().map(|((why, topic), s)| {
-            json!({"reason": why, "target": topic, "records": s.records, "example": s.example, "meaning": why.text()})
-        });
-        let document = json!({
-            "selected": counts.selected,
-            "to_restore": counts.to_restore,
-            "groups": groups.collect::<Vec<_>>(),
-            "skipped": skipped.collect::<Vec<_>>(),
-            "without_original_headers": counts.bare,
-            "tombstones": counts.tombstones,
-            "unfinished": null,
-        });
-        return output::line(&text::escaped(&document.to_string()));
-    }
-    let mut out = Out::new();
-    out.line(&format!("{} of {} selected records to restore", counts.to_restore, counts.selected))?;
-    let columns = ["TARGET", "PIPELINE", "ERROR CLASS"].map(Column::new);
-    let mut table = Table::new(columns.into_iter().chain([Column::number("RECORDS")]).collect());
-    let cell = |text: &str| text::clean(text).into_owned();
-    for (g, records) in &counts.groups {
-        let class = g.error_class.as_deref().unwrap_or("-");
-        table.row(vec![cell(&g.target), cell(&g.pipeline), cell(class), records.to_string()], &mut out)?;
-    }
-    table.finish(&mut out)?;
-    if counts.bare > 0 {
-        out.line(&format!(
-            "{} of them go without their original headers and timestamp, which were not copied into the dead letter",
-            counts.bare
-        ))?;
-    }
-    if counts.tombstones > 0 {
-        out.line(&match counts.tombstones {
-            1 => "1 of them is a tombstone: its value is null".to_owned(),
-            n => format!("{n} of them are tombstones: their value is null"),
-        })?;
-    }
-    if !counts.skipped.is_empty() {
-        out.line("skipped")?;
-        let columns =
-            vec![Column::number("RECORDS"), Column::whole("WHY"), Column::new("TARGET"), Column::new("SUCH AS")];
-        let mut table = Table::new(columns);
-        for ((why, topic), s) in &counts.skipped {
-            let topic = cell(topic.as_deref().unwrap_or("-"));
-            table.row(vec![s.records.to_string(), why.text().into(), topic, cell(&s.example)], &mut out)?;
-        }
-        table.finish(&mut out)?;
-    }
-    out.flush()
-}
-
-fn print_unfinished(plan: &PlanDoc, done: u64, output: Output) -> Result<()> {
-    if output != Output::Table {
-        let document = json!({
-            "selected": plan.selected,
-            "to_restore": plan.to_restore,
-            "skipped": plan.skipped,
-            "unfinished": {"restore_id": plan.restore_id, "created_at": plan.created_at, "done_at_least": done},
-        });
-        return output::line(&text::escaped(&document.to_string()));
-    }
-    output::line(&format!(
-        "this command has an unfinished restore, {} of {}: about {done} of {} selected records are done. Without \
-         --dry-run it goes on from there; --new-plan leaves it alone",
-        plan.restore_id, plan.created_at, plan.selected
-    ))
-}
-
-fn print_done(plan: &PlanDoc, done: &DoneDoc, output: Output) -> Result<()> {
-    if output != Output::Table {
-        let document = json!({
-            "restore_id": done.restore_id,
-            "selected": done.selected,
-            "restored": done.restored,
-            "restored_by_target": done.restored_by_target,
-            "skipped": done.skipped,
-            "skipped_by_reason": done.skipped_by_reason,
-            "delivery": done.delivery,
-            "delivery_reason": plan.delivery_reason,
-            "runs": done.runs,
-            "lists": done.lists,
-        });
-        return output::line(&text::escaped(&document.to_string()));
-    }
-    let mut out = Out::new();
-    let promise = match done.delivery {
-        Delivery::Transactional => "each exactly once",
-        Delivery::Plain => "each at least once: a batch that was cut short is sent again",
-    };
-    out.line(&format!(
-        "restored {} of {} selected records ({} delivery, {promise}; {})",
-        done.restored,
-        done.selected,
-        done.delivery.as_str(),
-        plan.delivery_reason
-    ))?;
-    for (topic, records) in &done.restored_by_target {
-        out.line(&format!("  {records} to {}", text::clean(topic)))?;
-    }
-    for (why, records) in &done.skipped_by_reason {
-        out.line(&format!("  {records} skipped: {}", why.text()))?;
-    }
-    out.line(&format!(
-        "restore {}: {}",
-        done.restore_id,
-        done.lists.iter().map(|l| l.key.as_str()).collect::<Vec<_>>().join(", ")
-    ))?;
-    out.flush()
 }

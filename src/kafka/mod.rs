@@ -6,6 +6,7 @@
 
 mod admin;
 mod consumer;
+mod limits;
 mod message;
 mod mock;
 mod producer;
@@ -13,9 +14,10 @@ mod range;
 
 pub use admin::{Admin, TopicId, TopicInfo, pattern};
 pub use consumer::{Consumer, Polled, Rebalance};
+pub use limits::max_message_bytes;
 pub use message::Message;
 pub use mock::MockBroker;
-pub use producer::{Ack, NewRecord, Producer, Transactions, UNSENDABLE_TIMESTAMP, committed};
+pub use producer::{Ack, NewRecord, Producer, Refusal, Transactions, UNSENDABLE_TIMESTAMP, committed};
 pub use range::{RangeEnd, RangeReader};
 
 use crate::error::{Error, Result};
@@ -194,7 +196,7 @@ fn error(doing: &str, e: &KafkaError, last: Option<String>) -> Error {
 fn classify(doing: &str, code: Option<Code>, detail: &str) -> Error {
     match code {
         Some(Code::Fenced | Code::ProducerFenced | Code::InvalidProducerEpoch) => {
-            Error::fenced(format!("{doing}: {detail}. Another process has taken this restore over"))
+            Error::fenced(format!("{doing}: {detail} (another process took over)"))
         }
         Some(
             Code::SaslAuthenticationFailed

@@ -37,6 +37,9 @@ pub struct NewRecord<'a, H> {
 /// The one timestamp that librdkafka cannot send: it takes 0 for "now".
 pub const UNSENDABLE_TIMESTAMP: i64 = 0;
 
+/// librdkafka's default of `batch.size`.
+const BATCH_SIZE: u64 = 1_000_000;
+
 /// librdkafka's `RD_KAFKA_PARTITION_UA`: the partitioner chooses.
 const BY_KEY: i32 = -1;
 
@@ -48,18 +51,47 @@ pub enum Transactions {
     Unsupported(String),
 }
 
+/// Why a topic takes a record in no attempt: it is the record, or one that was sent together with it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refusal {
+    TooLarge,
+    Timestamp,
+    /// Other rules of the topic: one that is compacted takes no record without a key.
+    Invalid,
+}
+
+impl Refusal {
+    fn of(code: Option<Code>) -> Option<Self> {
+        match code? {
+            Code::MessageSizeTooLarge | Code::MessageBatchTooLarge => Some(Self::TooLarge),
+            Code::InvalidTimestamp => Some(Self::Timestamp),
+            Code::InvalidRecord | Code::InvalidDifferentRecord => Some(Self::Invalid),
+            _ => None,
+        }
+    }
+}
+
 /// The broker's answer for one record.
 #[derive(Debug, Clone)]
 pub struct Ack {
     pub token: usize,
     /// Partition and offset, or why it was not taken.
     pub result: Result<(i32, i64)>,
+    /// Where it was not taken and never will be. Brokers refuse all that was sent together: what is refused when it
+    /// was sent alone is refused for its own sake.
+    pub refusal: Option<Refusal>,
 }
 
 #[derive(Default)]
 struct Context {
     acks: Mutex<Vec<Ack>>,
     last: LastError,
+}
+
+impl Context {
+    fn push(&self, ack: Ack) {
+        self.acks.lock().unwrap_or_else(|e| e.into_inner()).push(ack);
+    }
 }
 
 impl ClientContext for Context {
@@ -75,11 +107,16 @@ impl ClientContext for Context {
 impl ProducerContext for Context {
     type DeliveryOpaque = usize;
     fn delivery(&self, result: &DeliveryResult<'_>, token: usize) {
-        let result = match result {
-            Ok(m) => Ok((m.partition(), m.offset())),
-            Err((e, m)) => Err(error(&format!("topic {} did not take a record", m.topic()), e, None)),
+        let (result, refusal) = match result {
+            Ok(m) => (Ok((m.partition(), m.offset())), None),
+            // Thrown away since another one of its transaction failed: that one's answer says why.
+            Err((e, _)) if matches!(e.rdkafka_error_code(), Some(Code::PurgeQueue | Code::PurgeInflight)) => return,
+            Err((e, m)) => {
+                let doing = format!("topic {} did not take a record", m.topic());
+                (Err(error(&doing, e, None)), Refusal::of(e.rdkafka_error_code()))
+            }
         };
-        self.acks.lock().unwrap_or_else(|e| e.into_inner()).push(Ack { token, result });
+        self.push(Ack { token, result, refusal });
     }
 }
 
@@ -92,11 +129,27 @@ impl Producer {
     /// # Errors
     /// [`crate::Kind::Config`] if librdkafka refuses the settings.
     pub fn new(connection: &Connection, transactional_id: Option<&str>) -> Result<Self> {
+        Self::with_limit(connection, transactional_id, None)
+    }
+
+    /// `limit`: the smallest `max.message.bytes` of the topics. Brokers hold it against all records that are sent
+    /// together, so no more of them are than it allows.
+    pub fn with_limit(connection: &Connection, transactional_id: Option<&str>, limit: Option<u64>) -> Result<Self> {
         let mut config = connection.client_config();
-        config.set("acks", "all").set("compression.type", "none").set("partitioner", "murmur2_random");
+        config
+            .set("acks", "all")
+            .set("compression.type", "none")
+            .set("partitioner", "murmur2_random")
+            // A topic that was deleted is not to come back empty, with other settings.
+            .set("allow.auto.create.topics", "false");
         if config.get("message.max.bytes").is_none() {
-            // The broker's and topic's limits decide, not the client's default of 1 MB.
-            config.set("message.max.bytes", "104857600");
+            // The broker's and topic's limits decide, not the client's default of 1 MB. Less than the 100 MiB above
+            // which brokers close the connection instead of answering.
+            config.set("message.max.bytes", "104792064");
+        }
+        if let Some(limit) = limit {
+            let set = config.get("batch.size").and_then(|size| size.parse().ok()).unwrap_or(BATCH_SIZE);
+            config.set("batch.size", limit.min(set).max(1).to_string());
         }
         if config.get("linger.ms").is_none() {
             config.set("linger.ms", "5");
@@ -119,11 +172,11 @@ impl Producer {
         error(doing, e, self.inner.context().last.get())
     }
 
-    /// Queues one record, waiting for room in librdkafka's queue for at most `timeout`.
+    /// Queues one record, waiting for room in librdkafka's queue for at most `timeout`. One that is too large for
+    /// librdkafka itself is refused by an acknowledgement, as brokers do it.
     ///
     /// # Errors
-    /// What librdkafka refuses at once (too large, unknown partition); [`crate::Kind::Unavailable`] if the queue
-    /// stays full.
+    /// What librdkafka refuses at once (unknown partition); [`crate::Kind::Unavailable`] if the queue stays full.
     pub fn send<'h, H: Iterator<Item = Header<'h>>>(&self, record: NewRecord<'_, H>, timeout: Duration) -> Result<()> {
         if record.timestamp_ms == Some(UNSENDABLE_TIMESTAMP) {
             return Err(Error::failed("a record with timestamp 0 (1970-01-01) cannot be sent with that timestamp"));
@@ -148,7 +201,13 @@ impl Producer {
                 }
                 Err(code) => {
                     let doing = format!("cannot send to {}", record.topic);
-                    return Err(self.error(&doing, &KafkaError::MessageProduction(code)));
+                    let e = self.error(&doing, &KafkaError::MessageProduction(code));
+                    let refusal = Refusal::of(Some(code));
+                    if refusal.is_none() {
+                        return Err(e);
+                    }
+                    self.inner.context().push(Ack { token: record.token, result: Err(e), refusal });
+                    return Ok(());
                 }
             }
         }
@@ -221,16 +280,30 @@ impl Producer {
     pub fn flush(&self, timeout: Duration) -> Result<()> {
         let deadline = Instant::now() + timeout;
         loop {
-            self.serve();
-            // SAFETY: the client is live. It waits for at most 2 ms, asleep.
-            let code = unsafe { sys::rd_kafka_flush(self.inner.client().native_ptr(), 2) };
-            if code == sys::rd_kafka_resp_err_t::RD_KAFKA_RESP_ERR_NO_ERROR {
+            if self.flush_step()? {
                 return Ok(());
             }
             if Instant::now() >= deadline {
-                return Err(self.error("records were not acknowledged", &KafkaError::Flush(code.into())));
+                return Err(self.unacknowledged());
             }
         }
+    }
+
+    /// Waits for a moment; whether every queued record is acknowledged or failed.
+    pub fn flush_step(&self) -> Result<bool> {
+        self.serve();
+        // SAFETY: the client is live. It waits for at most 2 ms, asleep.
+        let code = unsafe { sys::rd_kafka_flush(self.inner.client().native_ptr(), 2) };
+        match code {
+            sys::rd_kafka_resp_err_t::RD_KAFKA_RESP_ERR_NO_ERROR => Ok(true),
+            sys::rd_kafka_resp_err_t::RD_KAFKA_RESP_ERR__TIMED_OUT => Ok(false),
+            _ => Err(self.error("records were not acknowledged", &KafkaError::Flush(code.into()))),
+        }
+    }
+
+    /// The error for records that were waited for too long, with what the connection said last.
+    pub fn unacknowledged(&self) -> Error {
+        self.error("records were not acknowledged", &KafkaError::Flush(Code::OperationTimedOut))
     }
 
     /// Takes the acknowledgements that are there.
@@ -293,11 +366,15 @@ impl Producer {
         self.inner.commit_transaction(timeout).map_err(|e| self.error("cannot commit a transaction", &e))
     }
 
+    /// Ends the transaction without its records. Acknowledgements that were not taken are dropped.
     pub fn abort_transaction(&self, timeout: Duration) -> Result<()> {
+        // In short steps: each waits for acknowledgements that only `serve`, between them, can take.
         // SAFETY: as above.
         self.transact("cannot abort a transaction", timeout, |client, ms| unsafe {
-            sys::rd_kafka_abort_transaction(client, ms)
-        })
+            sys::rd_kafka_abort_transaction(client, ms.min(20))
+        })?;
+        drop(self.acks());
+        Ok(())
     }
 
     fn transact(

@@ -2,24 +2,26 @@
 //!
 //! - `plan.json` before the first record is sent,
 //! - `run-<n>.json` at each start of the program, `sent/*.parquet` with each batch (see [`super::pieces`]),
-//! - `records-*.parquet`, what went where, for SQL engines and later restores; then `done.json`.
+//!   `skipped/*.jsonl` for what was asked for in it and not sent,
+//! - `records-*.parquet`, what went where, for SQL engines and later restores, `skipped-*.jsonl`; then `done.json`.
 //!
 //! Owns their names and order. Sends nothing. Invariant: each is created only if absent and never changed; a restore
-//! with `done.json` has its whole list.
+//! with `done.json` has its whole list. A run that [closes](Closing) a restore is its last.
 
 use super::past::Past;
 use super::pieces::{Piece, counted};
-use super::plan::{PlanDoc, Why};
+use super::plan::{PlanDoc, Skip, Why};
 use crate::archive::ledger::{json_meta, read};
 use crate::error::{Error, Kind, Result};
 use crate::format::restored::{self, Restored};
 use crate::ledger::{LEDGER_VERSION, from_bytes, sha256_hex, to_bytes};
+use crate::record::RecordId;
 use crate::store::{Created, ObjectMeta, Store};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-const PREFIX: &str = "restores/";
+pub const PREFIX: &str = "restores/";
 /// Rows of one final list.
 const LIST_ROWS: usize = 250_000;
 
@@ -35,6 +37,27 @@ struct RunDoc {
     /// Random, so that a process knows its own document.
     process: String,
     program_version: String,
+    /// It sends nothing and ends the restore, finished or not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    closing: Option<Closing>,
+}
+
+/// The end of a restore that another one took over, or that made way for another.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Closing {
+    /// Why.
+    pub reason: String,
+    /// Whether it is not known of the list that begins where this run does if its records became visible.
+    pub uncertain: bool,
+}
+
+/// A line of `skipped-*.jsonl`: a record that was asked for and not sent.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct SkippedLine {
+    record_id: String,
+    reason: Why,
+    #[serde(default)]
+    target_topic: Option<String>,
 }
 
 /// One final list, as `done.json` vouches for it.
@@ -57,11 +80,25 @@ pub struct DoneDoc {
     pub restored: u64,
     pub restored_by_target: BTreeMap<String, u64>,
     pub skipped: u64,
-    /// As planned; a resumed run may have skipped more.
     pub skipped_by_reason: BTreeMap<Why, u64>,
     pub runs: u32,
     pub lists: Vec<ListDoc>,
+    /// Of what was asked for and not sent, but for what was restored before.
+    #[serde(default)]
+    pub skipped_lists: Vec<ListDoc>,
+    /// The first of each reason.
+    #[serde(default)]
+    pub skipped_such_as: Vec<(String, Why)>,
+    /// Records that were selected and are neither restored nor skipped: another restore took over.
+    #[serde(default)]
+    pub left: u64,
+    /// Why it was ended early.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub closed: Option<String>,
 }
+
+/// Ids of each reason in `done.json`.
+const SUCH_AS: u64 = 100;
 
 /// Who restores.
 #[derive(Debug, Clone)]
@@ -86,6 +123,8 @@ pub struct Sent {
     pub pieces: Vec<Piece>,
     /// Where each run began.
     pub runs: BTreeMap<u32, u64>,
+    /// Nothing may be sent any more.
+    pub closing: Option<Closing>,
 }
 
 impl Sent {
@@ -111,6 +150,11 @@ impl<'s> Folder<'s> {
         let key = self.key("plan.json");
         let Some(bytes) = self.store.get(&key).await? else { return Ok(None) };
         from_bytes(&key, &bytes).map(Some)
+    }
+
+    /// Whether nothing can be sent by it any more: it is finished, or closed.
+    pub async fn is_over(&self) -> Result<bool> {
+        Ok(self.is_done().await? || self.sent().await?.closing.is_some())
     }
 
     pub async fn is_done(&self) -> Result<bool> {
@@ -152,6 +196,7 @@ impl<'s> Folder<'s> {
             };
             let (doc, _): (RunDoc, _) = read(self.store, &object.key).await?;
             sent.runs.insert(run, doc.start);
+            sent.closing = sent.closing.or(doc.closing);
         }
         Ok(sent)
     }
@@ -159,6 +204,18 @@ impl<'s> Folder<'s> {
     /// # Errors
     /// [`Kind::Fenced`] if another process has begun this run.
     pub async fn begin_run(&self, run: u32, start: u64, by: &Process) -> Result<()> {
+        self.put_run(run, start, by, None).await
+    }
+
+    /// Ends the restore: no later run begins.
+    ///
+    /// # Errors
+    /// As [`Folder::begin_run`].
+    pub async fn close(&self, run: u32, start: u64, by: &Process, closing: Closing) -> Result<()> {
+        self.put_run(run, start, by, Some(closing)).await
+    }
+
+    async fn put_run(&self, run: u32, start: u64, by: &Process, closing: Option<Closing>) -> Result<()> {
         let doc = RunDoc {
             version: LEDGER_VERSION,
             start,
@@ -166,6 +223,7 @@ impl<'s> Folder<'s> {
             started_by: by.user.clone(),
             process: by.id.clone(),
             program_version: crate::cut::PROGRAM_VERSION.to_owned(),
+            closing,
         };
         self.create(&format!("run-{run}.json"), to_bytes(&doc)?.into(), &json_meta()).await.map_err(|e| {
             match e.kind() {
@@ -187,21 +245,31 @@ impl<'s> Folder<'s> {
         self.create(&format!("sent/{}", piece.name()), restored::encode(rows)?.into(), &parquet_meta()).await
     }
 
+    pub async fn put_skipped(&self, piece: Piece, skipped: &[(RecordId, Skip)]) -> Result<()> {
+        let lines = skipped.iter().map(|(id, skip)| SkippedLine {
+            record_id: id.to_string(),
+            reason: skip.why,
+            target_topic: skip.target.clone(),
+        });
+        let body = to_lines(&lines.collect::<Vec<_>>())?;
+        self.create(&skipped_name(piece), body.into(), &lines_meta()).await
+    }
+
     async fn rows(&self, key: &str, row: impl FnMut(Restored)) -> Result<()> {
         let bytes = self.store.get(key).await?;
         let bytes = bytes.ok_or_else(|| Error::corrupt(format!("{key} was listed and is not there")))?;
         restored::read(bytes, row).map_err(|e| e.context(key))
     }
 
-    /// Writes the final lists from the pieces that count, then `done.json`.
-    pub async fn finish(&self, plan: &PlanDoc, sent: &Sent, now: &str) -> Result<DoneDoc> {
+    /// Writes the final lists from the pieces that count, then `done.json`. `closed`: it ends before its plan does.
+    pub async fn finish(&self, plan: &PlanDoc, sent: &Sent, now: &str, closed: Option<String>) -> Result<DoneDoc> {
         let (pieces, reached) = counted(&sent.pieces, &sent.runs)?;
-        if reached != plan.selected {
+        if reached != plan.selected && closed.is_none() {
             return Err(Error::corrupt(format!("the lists end at record {reached} of {}", plan.selected)));
         }
         let (mut lists, mut rows) = (Vec::new(), Vec::new());
         let mut restored_by_target: BTreeMap<String, u64> = BTreeMap::new();
-        for piece in pieces {
+        for piece in &pieces {
             self.rows(&self.key(&format!("sent/{}", piece.name())), |row| {
                 match restored_by_target.get_mut(&row.target_topic) {
                     Some(count) => *count += 1,
@@ -220,7 +288,7 @@ impl<'s> Folder<'s> {
             lists.push(self.put_list(lists.len(), &rows).await?);
         }
         let restored = restored_by_target.values().sum();
-        let done = DoneDoc {
+        let mut done = DoneDoc {
             version: LEDGER_VERSION,
             restore_id: self.id.clone(),
             finished_at: now.to_owned(),
@@ -228,16 +296,66 @@ impl<'s> Folder<'s> {
             selected: plan.selected,
             restored,
             restored_by_target,
-            skipped: plan.selected.saturating_sub(restored),
-            skipped_by_reason: plan.skipped.clone(),
+            skipped: reached.saturating_sub(restored),
+            skipped_by_reason: BTreeMap::new(),
             runs: sent.last_run(),
             lists,
+            skipped_lists: Vec::new(),
+            skipped_such_as: Vec::new(),
+            left: plan.selected.saturating_sub(reached),
+            closed,
         };
+        self.finish_skipped(&pieces, &mut done).await?;
         let key = self.key("done.json");
         if self.store.create(&key, to_bytes(&done)?.into(), &json_meta()).await? == Created::Exists {
             return Ok(read(self.store, &key).await?.0);
         }
         Ok(done)
+    }
+
+    async fn finish_skipped(&self, pieces: &[Piece], done: &mut DoneDoc) -> Result<()> {
+        let there = self.store.list_all(&self.key("skipped/")).await?;
+        let there: BTreeSet<String> = there.into_iter().map(|object| object.key).collect();
+        let (mut lines, mut listed): (Vec<SkippedLine>, u64) = (Vec::new(), 0);
+        for piece in pieces {
+            let key = self.key(&skipped_name(*piece));
+            if there.contains(&key) {
+                let bytes = self.store.get(&key).await?;
+                let bytes = bytes.ok_or_else(|| Error::corrupt(format!("{key} was listed and is not there")))?;
+                for line in bytes.split(|b| *b == b'\n').filter(|line| !line.is_empty()) {
+                    let line: SkippedLine = serde_json::from_slice(line)
+                        .map_err(|e| Error::corrupt(format!("{key} is no list of skipped records: {e}")))?;
+                    let count = done.skipped_by_reason.entry(line.reason).or_default();
+                    *count += 1;
+                    if *count <= SUCH_AS {
+                        done.skipped_such_as.push((line.record_id.clone(), line.reason));
+                    }
+                    lines.push(line);
+                }
+            }
+            if lines.len() >= LIST_ROWS {
+                listed += lines.len() as u64;
+                done.skipped_lists.push(self.put_skipped_list(done.skipped_lists.len(), &lines).await?);
+                lines.clear();
+            }
+        }
+        if !lines.is_empty() {
+            listed += lines.len() as u64;
+            done.skipped_lists.push(self.put_skipped_list(done.skipped_lists.len(), &lines).await?);
+        }
+        let before = done.skipped.saturating_sub(listed);
+        if before > 0 {
+            done.skipped_by_reason.insert(Why::AlreadyRestored, before);
+        }
+        Ok(())
+    }
+
+    async fn put_skipped_list(&self, number: usize, lines: &[SkippedLine]) -> Result<ListDoc> {
+        let name = format!("skipped-{number:05}.jsonl");
+        let bytes = to_lines(lines)?;
+        let sha256 = sha256_hex(&bytes);
+        self.create(&name, bytes.into(), &lines_meta()).await?;
+        Ok(ListDoc { key: self.key(&name), rows: lines.len() as u64, sha256 })
     }
 
     async fn put_list(&self, number: usize, rows: &[Restored]) -> Result<ListDoc> {
@@ -258,6 +376,11 @@ impl<'s> Folder<'s> {
     }
 }
 
+/// Whether it can be a restore's id: what a user types is not to lead elsewhere.
+pub fn is_id(id: &str) -> bool {
+    !id.is_empty() && id.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-')
+}
+
 /// The ids of restores whose id begins with `prefix`, in order.
 pub async fn ids(store: &dyn Store, prefix: &str) -> Result<Vec<String>> {
     let folders = store.list_folders(&format!("{PREFIX}{prefix}")).await?;
@@ -265,28 +388,56 @@ pub async fn ids(store: &dyn Store, prefix: &str) -> Result<Vec<String>> {
     Ok(folders.iter().filter_map(id).collect())
 }
 
-/// What all restores but `own` did.
-pub async fn past(store: &dyn Store, own: Option<&str>) -> Result<Past> {
-    let mut past = Past::default();
+fn skipped_name(piece: Piece) -> String {
+    format!("skipped/{}.jsonl", piece.name().trim_end_matches(".parquet"))
+}
+
+fn lines_meta() -> ObjectMeta {
+    ObjectMeta::new("application/x-ndjson")
+}
+
+fn to_lines(lines: &[SkippedLine]) -> Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    for line in lines {
+        serde_json::to_writer(&mut bytes, line)
+            .map_err(|e| Error::internal(format!("a list of skipped records could not be encoded: {e}")))?;
+        bytes.push(b'\n');
+    }
+    Ok(bytes)
+}
+
+/// What all restores but `own` did, and those of them that are not over.
+pub async fn past(store: &dyn Store, own: Option<&str>) -> Result<(Past, Vec<String>)> {
+    let (mut past, mut open) = (Past::default(), Vec::new());
     for id in ids(store, "").await? {
         if Some(id.as_str()) == own {
             continue;
         }
         let folder = Folder::new(store, &id);
-        let lists = folder.key("records-");
-        let done = folder.is_done().await?;
-        if done {
-            for list in store.list_all(&lists).await? {
-                folder.rows(&list.key, |row| past.add(&row.id, true)).await?;
+        if folder.is_done().await? {
+            for list in store.list_all(&folder.key("records-")).await? {
+                folder.rows(&list.key, |row| past.add(&row, true)).await?;
             }
             continue;
         }
-        // Without the last word on which batches became visible, each of them may have.
         let sent = folder.sent().await?;
-        for piece in sent.pieces {
-            let key = folder.key(&format!("sent/{}", piece.name()));
-            folder.rows(&key, |row| past.add(&row.id, false)).await?;
+        // Without the last word on which batches became visible, each of them may have.
+        let (mut certain, mut perhaps) = (Vec::new(), sent.pieces.clone());
+        if let Some(closing) = &sent.closing {
+            let mut before = sent.runs.clone();
+            before.pop_last();
+            certain = counted(&sent.pieces, &sent.runs)?.0;
+            perhaps = counted(&sent.pieces, &before)?.0;
+            perhaps.retain(|piece| closing.uncertain && !certain.contains(piece));
+        } else {
+            open.push(id.clone());
+        }
+        for (pieces, finished) in [(certain, true), (perhaps, false)] {
+            for piece in pieces {
+                let key = folder.key(&format!("sent/{}", piece.name()));
+                folder.rows(&key, |row| past.add(&row, finished)).await?;
+            }
         }
     }
-    Ok(past)
+    Ok((past, open))
 }

@@ -1,6 +1,6 @@
 //! Records that are sent together. Pure.
 
-use super::plan::{Place, Rules, Verdict};
+use super::plan::{Place, Rules, Skip, Verdict};
 use crate::format::ArchivedRecord;
 use crate::record::{RawBatch, RecordId};
 
@@ -21,11 +21,16 @@ pub struct Batch {
     pub raw: RawBatch,
     /// Of each record in `raw`.
     pub rows: Vec<(RecordId, Place)>,
+    /// Records that were asked for and are not sent.
+    pub skipped: Vec<(RecordId, Skip)>,
 }
+
+/// A batch is full with this many of them, too.
+const SKIPPED: usize = 50_000;
 
 impl Batch {
     fn at(start: u64) -> Self {
-        Self { start, end: start, raw: RawBatch::new(), rows: Vec::new() }
+        Self { start, end: start, raw: RawBatch::new(), rows: Vec::new(), skipped: Vec::new() }
     }
 }
 
@@ -43,22 +48,28 @@ impl Batcher {
 
     /// Takes the next record; gives a batch when one is full.
     pub fn push(&mut self, rules: &Rules<'_>, record: &ArchivedRecord<'_>, verdict: Verdict) -> Option<Batch> {
-        if let Verdict::Send(place) = verdict {
-            let raw = &record.raw;
-            let headers = rules.headers(raw);
-            self.open.raw.push(
-                raw.offset,
-                raw.timestamp_ms,
-                raw.timestamp_type,
-                raw.leader_epoch,
-                raw.key,
-                raw.value,
-                headers.into_iter(),
-            );
-            self.open.rows.push((record.id.clone(), place));
+        match verdict {
+            Verdict::Send(place) => {
+                let raw = &record.raw;
+                let headers = rules.headers(raw);
+                self.open.raw.push(
+                    raw.offset,
+                    raw.timestamp_ms,
+                    raw.timestamp_type,
+                    raw.leader_epoch,
+                    raw.key,
+                    raw.value,
+                    headers.into_iter(),
+                );
+                self.open.rows.push((record.id.clone(), place));
+            }
+            Verdict::Skip(skip) if skip.why.is_failure() => self.open.skipped.push((record.id.clone(), skip)),
+            Verdict::Skip(_) => {}
         }
         self.open.end += 1;
-        let full = self.open.rows.len() >= self.limits.records || self.open.raw.payload_len() >= self.limits.bytes;
+        let full = self.open.rows.len() >= self.limits.records
+            || self.open.raw.payload_len() >= self.limits.bytes
+            || self.open.skipped.len() >= SKIPPED;
         full.then(|| self.take())
     }
 

@@ -2,39 +2,43 @@
 //!
 //! A record's way: [`crate::catalog`] reads it from a cut that the plan names, [`plan`] decides what becomes of it,
 //! [`batch`] puts it with its neighbours, [`delivery`] sends them, [`audit`] writes down what went where, and
-//! [`pieces`] tells after a crash which of that counts. [`past`] is what earlier restores did. This module ties them
-//! together. Order is kept within each archived partition.
+//! [`pieces`] tells after a crash which of that counts. [`past`] is what earlier restores did, [`turn`] keeps others
+//! that overlap apart, [`nothing`] says why none matches. [`going`] is one run; this module ties them together. Order
+//! is kept within each archived partition.
 //!
-//! Invariant: nothing is sent before the plan is durable, and no batch becomes visible (transactional) or progress
-//! (plain) before its list is durable.
+//! Invariant: nothing is sent before the plan is durable and has its turn.
 
 pub mod audit;
 pub mod batch;
+pub mod counts;
 pub mod delivery;
+mod going;
+pub mod nothing;
 pub mod past;
 pub mod pieces;
 pub mod plan;
+mod turn;
 
 use crate::archive::{Stage, now_us, rfc3339};
-use crate::catalog::{Catalog, Cut, Reading, Selected};
+use crate::catalog::{Catalog, Reading, Selected};
 use crate::cut::PROGRAM_VERSION;
 use crate::dialect::Dialects;
-use crate::error::{Error, Result};
+use crate::error::{Error, Kind, Result};
 use crate::filter::Filter;
-use crate::format::restored::Restored;
-use crate::kafka::{Admin, Connection};
+use crate::kafka::{self, Admin, Connection};
 use crate::layout;
-use crate::ledger::LEDGER_VERSION;
+use crate::ledger::{DataObject, LEDGER_VERSION, Manifest};
 use crate::store::Store;
-use audit::{DoneDoc, Folder, Process, Sent};
-use batch::{Batch, Batcher, Limits};
+use audit::{Closing, DoneDoc, Folder, Process};
+use batch::Limits;
+use counts::Counts;
 use delivery::{Asked, Sink};
-use past::Past;
-use pieces::{Piece, counted};
-use plan::{Counts, Delivery, PlanCut, PlanDoc, PlanObject, RuleOptions, Rules};
+use going::Going;
+use pieces::counted;
+use plan::{Delivery, PlanCut, PlanDoc, PlanObject, RuleOptions, Rules, Verdict, Why};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 use tokio::sync::watch;
 
@@ -50,8 +54,10 @@ pub struct Options {
     /// See [`plan::digest`].
     pub digest: String,
     pub process: Process,
-    /// Leave an unfinished plan of the same command alone and make another.
-    pub new_plan: bool,
+    /// Id of an unfinished restore to go on with; filter and rules are its plan's.
+    pub resume: Option<String>,
+    /// End unfinished restores that overlap, of the same command too: see [`Restore::take_over`].
+    pub take_over: bool,
 }
 
 /// How far it is; read by the progress display.
@@ -80,7 +86,7 @@ impl Counters {
 /// What a run would do.
 #[derive(Debug)]
 pub enum Prepared {
-    New(Draft),
+    New(Box<Draft>),
     /// An unfinished plan of the same command, and how many of its records are known to be done.
     Unfinished(Box<PlanDoc>, u64),
 }
@@ -89,9 +95,15 @@ pub enum Prepared {
 #[derive(Debug)]
 pub struct Draft {
     pub counts: Counts,
+    /// Unfinished restores that may select the same records.
+    pub overlapping: Vec<PlanDoc>,
     id: String,
     cuts: Vec<PlanCut>,
+    limits: BTreeMap<String, u64>,
 }
+
+/// How long brokers may take to tell a topic's settings.
+const DESCRIBE: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
 pub enum End {
@@ -114,6 +126,8 @@ pub struct Restore {
     archived: BTreeSet<String>,
     targets: BTreeMap<String, i32>,
     counters: Arc<Counters>,
+    /// Set when the brokers turned out not to tell topics' settings, so that it is not waited for again.
+    untold: AtomicBool,
 }
 
 impl Restore {
@@ -141,9 +155,19 @@ impl Restore {
         let partitions = |n: usize| i32::try_from(n).unwrap_or(i32::MAX);
         let targets = topics.into_iter().map(|t| (t.name, partitions(t.partitions.len()))).collect();
         let dialects_digest = dialects.digest();
-        let restore = Self { catalog, connection, dialects, dialects_digest, options, archived, targets, counters };
+        let restore = Self {
+            catalog,
+            connection,
+            dialects,
+            dialects_digest,
+            options,
+            archived,
+            targets,
+            counters,
+            untold: AtomicBool::new(false),
+        };
         if let Some(to) = &restore.options.rules.to
-            && restore.rules(&restore.options.rules, &restore.targets).is_dead_letter(to)
+            && restore.rules(&restore.options.rules, &restore.targets, &BTreeMap::new()).is_dead_letter(to)
         {
             return Err(Error::config(format!(
                 "--to {to} is a dead-letter topic: its records would be archived as new failures. With \
@@ -157,18 +181,49 @@ impl Restore {
         &**self.catalog.store()
     }
 
-    fn rules<'a>(&'a self, options: &'a RuleOptions, targets: &'a BTreeMap<String, i32>) -> Rules<'a> {
-        Rules { options, dialects: &self.dialects, targets, archived: &self.archived }
+    fn rules<'a>(
+        &'a self,
+        options: &'a RuleOptions,
+        targets: &'a BTreeMap<String, i32>,
+        limits: &'a BTreeMap<String, u64>,
+    ) -> Rules<'a> {
+        Rules { options, dialects: &self.dialects, targets, limits, archived: &self.archived }
+    }
+
+    /// The plan that was named to go on with.
+    async fn resumed(&self, id: &str) -> Result<Prepared> {
+        let folder = Folder::new(self.store(), id);
+        let plan = match audit::is_id(id) {
+            true => folder.plan().await?,
+            false => None,
+        };
+        let Some(plan) = plan else {
+            let open: Vec<String> = audit::past(self.store(), None).await?.1;
+            let open = if open.is_empty() { "none".into() } else { open.join(", ") };
+            return Err(Error::config(format!("--resume {id}: there is no such restore. Unfinished ones: {open}")));
+        };
+        if folder.is_done().await? {
+            return Err(Error::config(format!("--resume {id}: it has ended, see restores/{id}/done.json")));
+        }
+        let sent = folder.sent().await?;
+        if let Some(closing) = sent.closing {
+            return Err(Error::config(format!("--resume {id}: it was ended: {}", closing.reason)));
+        }
+        let (_, reached) = counted(&sent.pieces, &sent.runs)?;
+        Ok(Prepared::Unfinished(Box::new(plan), reached))
     }
 
     /// Finds the command's unfinished plan, or looks at every selected record for a new one. Writes nothing.
     pub async fn prepare(&self) -> Result<Prepared> {
+        if let Some(id) = &self.options.resume {
+            return self.resumed(id).await;
+        }
         let prefix = format!("{}-", &self.options.digest[..ID_DIGITS]);
         let mut number = 0;
         for id in audit::ids(self.store(), &prefix).await? {
             number = number.max(id.strip_prefix(&prefix).and_then(|n| n.parse().ok()).unwrap_or(0u32));
             let folder = Folder::new(self.store(), &id);
-            if self.options.new_plan || folder.is_done().await? {
+            if self.options.take_over || folder.is_over().await? {
                 continue;
             }
             if let Some(plan) = folder.plan().await?.filter(|p| p.digest == self.options.digest) {
@@ -177,9 +232,9 @@ impl Restore {
                 return Ok(Prepared::Unfinished(Box::new(plan), reached));
             }
         }
-        let past = audit::past(self.store(), None).await?;
-        let rules = self.rules(&self.options.rules, &self.targets);
-        let (mut counts, mut planned) = (Counts::default(), Vec::new());
+        let (past, open) = audit::past(self.store(), None).await?;
+        let mut counts = Counts::new(self.options.filter.record_ids());
+        let (mut planned, mut limits) = (Vec::new(), TopicLimits::default());
         let selected = self.catalog.select(&self.options.filter).await?;
         let mut objects: HashMap<_, _> = selected.iter().map(|s| (place(s), s.objects.clone())).collect();
         let mut cuts = self.catalog.cuts(selected, &self.options.filter, Reading::RESTORE);
@@ -189,24 +244,125 @@ impl Restore {
             }
             let m = cut.manifest();
             let past = past.of(&m.topic, m.generation, m.partition);
-            tokio::task::block_in_place(|| {
-                for record in cut.iter() {
-                    counts.add(&record, &rules.decide(&record, past));
-                }
-            });
+            let decide = |limits: &TopicLimits| -> Vec<Verdict> {
+                let rules = self.rules(&self.options.rules, &self.targets, &limits.told);
+                tokio::task::block_in_place(|| cut.iter().map(|record| rules.decide(&record, past)).collect())
+            };
+            let mut verdicts = decide(&limits);
+            if self.ask_limits(&verdicts, &mut limits).await {
+                verdicts = decide(&limits);
+            }
+            cut.iter().zip(&verdicts).for_each(|(record, verdict)| counts.add(&record, verdict));
             self.counters.scanned.fetch_add(cut.len() as u64, Relaxed);
             let objects = objects.remove(&(m.topic.clone(), m.partition, m.generation, m.from)).unwrap_or_default();
-            planned.push(plan_cut(&cut, &objects));
+            planned.push(plan_cut(m, cut.len() as u64, &objects));
         }
-        Ok(Prepared::New(Draft { counts, id: format!("{prefix}{}", number + 1), cuts: planned }))
+        let mut overlapping = Vec::new();
+        for id in open {
+            let plan = Folder::new(self.store(), &id).plan().await?;
+            overlapping.extend(plan.filter(|plan| plan.overlaps(&planned, self.options.filter.doc())));
+        }
+        let id = format!("{prefix}{}", number + 1);
+        Ok(Prepared::New(Box::new(Draft { counts, overlapping, id, cuts: planned, limits: limits.told })))
+    }
+
+    /// Asks for the limits of topics that are sent to for the first time; whether it learned any.
+    async fn ask_limits(&self, verdicts: &[Verdict], limits: &mut TopicLimits) -> bool {
+        let new = verdicts.iter().filter_map(|verdict| match verdict {
+            Verdict::Send(place) if !limits.asked.contains(&place.topic) => Some(place.topic.clone()),
+            _ => None,
+        });
+        let new: BTreeSet<String> = new.collect();
+        if new.is_empty() {
+            return false;
+        }
+        let told = self.limits(new.iter().cloned().collect()).await;
+        limits.asked.extend(new);
+        let any = !told.is_empty();
+        limits.told.extend(told);
+        any
+    }
+
+    /// `max.message.bytes` of those topics that tell it.
+    async fn limits(&self, topics: Vec<String>) -> BTreeMap<String, u64> {
+        if self.untold.load(Relaxed) {
+            return BTreeMap::new();
+        }
+        let told = kafka::max_message_bytes(&self.connection, &topics, DESCRIBE).await;
+        told.unwrap_or_else(|e| {
+            tracing::debug!("{e}; records that are too large are found when they are sent");
+            self.untold.store(true, Relaxed);
+            BTreeMap::new()
+        })
+    }
+
+    /// A target of the plan that is not there any more, as far as the brokers tell.
+    async fn gone(&self, plan: &PlanDoc) -> Option<String> {
+        let to = self.connection.clone();
+        let asked = tokio::task::spawn_blocking(move || Admin::new(&to)?.topics(&["^".to_owned()], DESCRIBE)).await;
+        let there: BTreeSet<String> = asked.ok()?.ok()?.into_iter().map(|topic| topic.name).collect();
+        plan.targets.keys().find(|topic| !there.contains(*topic)).cloned()
+    }
+
+    /// Ends the unfinished restores that may select the same records, this command's own included: fences them, and
+    /// writes their last lists, so that what they sent is not sent again. Their ids.
+    ///
+    /// # Errors
+    /// [`Kind::Fenced`] if one was just resumed elsewhere.
+    pub async fn take_over(&self) -> Result<Vec<String>> {
+        let selected = self.catalog.select(&self.options.filter).await?;
+        let cuts: Vec<PlanCut> = selected.iter().map(|s| plan_cut(&s.manifest, 0, &s.objects)).collect();
+        let mut ended = Vec::new();
+        for id in audit::past(self.store(), None).await?.1 {
+            let folder = Folder::new(self.store(), &id);
+            let plan = folder.plan().await?;
+            if let Some(plan) = plan.filter(|p| p.overlaps(&cuts, self.options.filter.doc())) {
+                self.end(&folder, &plan).await.map_err(|e| e.context(format!("--take-over of restore {id}")))?;
+                ended.push(id);
+            }
+        }
+        Ok(ended)
+    }
+
+    async fn end(&self, folder: &Folder<'_>, plan: &PlanDoc) -> Result<()> {
+        // The order of a run: number, fence, progress, document.
+        let run = folder.sent().await?.last_run() + 1;
+        let (sink, _) = Sink::open(&self.connection, &plan.group, Asked::Exactly(plan.delivery), None).await?;
+        let mut sent = folder.sent().await?;
+        let (pieces, reached) = counted(&sent.pieces, &sent.runs)?;
+        let progress = match plan.delivery {
+            Delivery::Plain => Some(reached),
+            Delivery::Transactional => sink.progress(plan.progress_topic()?).await?,
+        };
+        // Its progress is gone: of the last batch it is not known whether it became visible.
+        let uncertain = progress.is_none() && !pieces.is_empty();
+        let start = progress.unwrap_or_else(|| pieces.last().map_or(0, |piece| piece.start));
+        let reason = format!("taken over by {} at {}", self.options.process.user, self.options.process.now);
+        let closing = Closing { reason: reason.clone(), uncertain };
+        folder.close(run, start, &self.options.process, closing).await?;
+        if !uncertain {
+            sent.runs.insert(run, start);
+            folder.finish(plan, &sent, &rfc3339(now_us()), Some(reason)).await?;
+        }
+        Ok(())
+    }
+
+    /// Why nothing is selected.
+    pub async fn nothing(&self) -> Result<nothing::Nothing> {
+        nothing::why(&self.catalog, &self.options.filter).await
     }
 
     /// Writes the plan. Nothing is sent yet.
     pub async fn begin(&self, draft: Draft) -> Result<(PlanDoc, Sink)> {
         let random = self.options.process.id.get(..8).unwrap_or_default();
         let group = format!("dlq-archiver-restore-{}-{random}", draft.id);
-        let (sink, delivery_reason) = Sink::open(&self.connection, &group, self.options.delivery).await?;
-        let targets = draft.counts.targets.iter().map(|t| (t.clone(), self.targets.get(t).copied().unwrap_or(0)));
+        let (sink, delivery_reason) =
+            Sink::open(&self.connection, &group, self.options.delivery, draft.limits.values().min().copied()).await?;
+        // What is too large now may fit when the restore is resumed.
+        let too_large = draft.counts.skipped.keys().filter(|skip| skip.why == Why::TooLarge);
+        let targets: BTreeSet<&String> =
+            draft.counts.targets.iter().chain(too_large.filter_map(|skip| skip.target.as_ref())).collect();
+        let targets = targets.into_iter().map(|t| (t.clone(), self.targets.get(t).copied().unwrap_or(0)));
         let plan = PlanDoc {
             version: LEDGER_VERSION,
             restore_id: draft.id.clone(),
@@ -228,6 +384,7 @@ impl Restore {
             cuts: draft.cuts,
         };
         Folder::new(self.store(), &draft.id).create_plan(&plan).await?;
+        turn::take(self.store(), &plan, &self.options.process).await?;
         tracing::info!(
             restore_id = plan.restore_id,
             delivery = plan.delivery.as_str(),
@@ -251,12 +408,20 @@ impl Restore {
                 plan.program_version
             );
         }
+        let limits = self.limits(plan.targets.keys().cloned().collect()).await;
         let sink = match sink {
             Some(sink) => sink,
-            None => Sink::open(&self.connection, &plan.group, Asked::Exactly(plan.delivery)).await?.0,
+            None => {
+                turn::take(self.store(), plan, &self.options.process).await?;
+                let (smallest, asked) = (limits.values().min().copied(), Asked::Exactly(plan.delivery));
+                Sink::open(&self.connection, &plan.group, asked, smallest).await?.0
+            }
         };
         let sent = folder.sent().await?;
-        let mut going = Going { restore: self, plan, folder, sink, sent, run, done: 0, stage };
+        if let Some(closing) = &sent.closing {
+            return Err(Error::fenced(format!("restore {} was ended: {}", plan.restore_id, closing.reason)));
+        }
+        let mut going = Going { restore: self, plan, limits, folder, sink, sent, run, done: 0, stage };
         going.done = going.start().await?;
         self.counters.done.store(going.done, Relaxed);
         if going.done < plan.selected {
@@ -266,17 +431,8 @@ impl Restore {
                 Ok(whole) => whole,
                 Err(e) => {
                     going.sink.abort().await;
-                    return Err(Error::new(
-                        e.kind(),
-                        format!(
-                            "restore {} stopped: {}. {} of {} selected records are done and listed; the same command \
-                             goes on from there",
-                            plan.restore_id,
-                            e.message(),
-                            going.done,
-                            plan.selected
-                        ),
-                    ));
+                    let gone = self.gone(plan).await;
+                    return Err(stopped(plan, going.done, &e, gone.as_deref()));
                 }
             };
             if !whole {
@@ -284,9 +440,37 @@ impl Restore {
                 return Ok(End::Stopped { restore_id, done: going.done, selected });
             }
         }
-        let done = going.folder.finish(plan, &going.sent, &rfc3339(now_us())).await?;
+        let done = going.folder.finish(plan, &going.sent, &rfc3339(now_us()), None).await?;
         Ok(End::Done(Box::new(done)))
     }
+}
+
+/// What stopped a run, how far it is, and what goes on.
+fn stopped(plan: &PlanDoc, done: u64, e: &Error, gone: Option<&str>) -> Error {
+    let (id, what) = (&plan.restore_id, e.message());
+    let of = format!("{done} of {} selected records are done and listed", plan.selected);
+    if e.kind() == Kind::Fenced {
+        let message = format!(
+            "restore {id}: another run of it took over, by the same command, --resume or --take-over. This one stopped \
+             and leaves the rest to it; {of} ({what})"
+        );
+        return Error::new(e.kind(), message);
+    }
+    // Nothing is wrong with the command that an exit code of its own would say.
+    let kind = if e.kind() == Kind::Config { Kind::Failed } else { e.kind() };
+    let hint = gone.map(|topic| format!(" Target topic {topic} was deleted: create it again as it was."));
+    let hint = hint.unwrap_or_default();
+    Error::new(
+        kind,
+        format!("restore {id} stopped: {what}.{hint} {of}; the same command, or --resume {id}, goes on from there"),
+    )
+}
+
+/// What is known of the limits of targets.
+#[derive(Debug, Default)]
+struct TopicLimits {
+    asked: BTreeSet<String>,
+    told: BTreeMap<String, u64>,
 }
 
 type CutPlace = (String, i32, u32, i64);
@@ -296,182 +480,14 @@ fn place(selected: &Selected) -> CutPlace {
     (m.topic.clone(), m.partition, m.generation, m.from)
 }
 
-fn plan_cut(cut: &Cut, objects: &[crate::ledger::DataObject]) -> PlanCut {
-    let m = cut.manifest();
+fn plan_cut(m: &Manifest, selected: u64, objects: &[DataObject]) -> PlanCut {
     PlanCut {
         manifest: layout::manifest_key(&layout::ledger_prefix(&m.topic, m.partition, m.generation), m.from),
         topic: m.topic.clone(),
         partition: m.partition,
         generation: m.generation,
         from: m.from,
-        selected: cut.len() as u64,
+        selected,
         objects: objects.iter().map(|o| PlanObject { key: o.key.clone(), sha256: o.sha256.clone() }).collect(),
-    }
-}
-
-/// One run of a plan.
-struct Going<'a> {
-    restore: &'a Restore,
-    plan: &'a PlanDoc,
-    folder: Folder<'a>,
-    sink: Sink,
-    sent: Sent,
-    run: u32,
-    /// Records of the plan that are sent or skipped, and listed.
-    done: u64,
-    stage: watch::Receiver<Stage>,
-}
-
-impl Going<'_> {
-    /// Where this run begins.
-    async fn start(&mut self) -> Result<u64> {
-        let id = &self.plan.restore_id;
-        let start = match self.plan.delivery {
-            Delivery::Plain => counted(&self.sent.pieces, &self.sent.runs)?.1,
-            Delivery::Transactional => {
-                let topic = self.plan.progress_topic()?;
-                match self.sink.progress(topic).await? {
-                    Some(progress) => progress,
-                    None if self.sent.pieces.is_empty() => {
-                        self.sink.begin_progress(topic).await?;
-                        0
-                    }
-                    None => {
-                        return Err(Error::failed(format!(
-                            "the progress of restore {id} is gone from Kafka (group {}, topic {topic}: it expires some \
-                             days after the last batch, or with the topic), so it is not known whether its last batch \
-                             became visible. Run the command with --new-plan: what is listed in restores/{id}/sent is \
-                             skipped then as perhaps restored; compare the last list with the topic, and add \
-                             --include-restored for what is missing",
-                            self.plan.group
-                        )));
-                    }
-                }
-            }
-        };
-        let mut runs = self.sent.runs.clone();
-        runs.insert(self.run, start);
-        let (_, listed) = counted(&self.sent.pieces, &runs)?;
-        if listed != start || start > self.plan.selected {
-            return Err(Error::corrupt(format!(
-                "restore {id}: {start} records are committed, but the lists in restores/{id}/sent end at {listed}: some \
-                 were deleted. What was sent is not known: look into the target topics before restoring again"
-            )));
-        }
-        Ok(start)
-    }
-
-    /// Sends what is left of the plan; whether all of it.
-    async fn send_all(&mut self) -> Result<bool> {
-        let restore = self.restore;
-        let rules = restore.rules(&self.plan.options, &self.plan.targets);
-        let filter = Filter::new(self.plan.filter.clone())?;
-        let past = audit::past(restore.store(), Some(&self.plan.restore_id)).await?;
-        // Cuts that are done are not read again.
-        let (mut number, mut left) = (0, Vec::new());
-        for cut in &self.plan.cuts {
-            if number + cut.selected > self.done {
-                left.push((number, cut));
-            }
-            number += cut.selected;
-        }
-        let selected = self.planned(&filter, &left).await?;
-        let mut cuts = restore.catalog.cuts(selected, &filter, Reading::RESTORE);
-        let mut batcher = Batcher::new(restore.options.limits, self.done);
-        for (first, planned) in left {
-            let cut = cuts.next().await?.ok_or_else(|| Error::internal("fewer cuts were read than asked for"))?;
-            if cut.len() as u64 != planned.selected {
-                return Err(Error::corrupt(format!(
-                    "{} has {} matching records, the plan counted {}: the archive or the program changed since",
-                    planned.manifest,
-                    cut.len(),
-                    planned.selected
-                )));
-            }
-            if !self.send_cut(&rules, &past, &cut, self.done.saturating_sub(first), &mut batcher).await? {
-                return Ok(false);
-            }
-        }
-        match batcher.finish() {
-            Some(batch) => self.flush(batch).await.map(|()| true),
-            None => Ok(true),
-        }
-    }
-
-    /// The cuts as the catalog has them now, which must be what the plan has.
-    async fn planned(&self, filter: &Filter, left: &[(u64, &PlanCut)]) -> Result<Vec<Selected>> {
-        let found = self.restore.catalog.select(filter).await?;
-        let mut found: HashMap<CutPlace, Selected> = found.into_iter().map(|s| (place(&s), s)).collect();
-        left.iter()
-            .map(|(_, cut)| {
-                let place = (cut.topic.clone(), cut.partition, cut.generation, cut.from);
-                let same = |s: &Selected| {
-                    s.objects.len() == cut.objects.len()
-                        && s.objects.iter().zip(&cut.objects).all(|(a, b)| a.key == b.key && a.sha256 == b.sha256)
-                };
-                found.remove(&place).filter(same).ok_or_else(|| {
-                    Error::corrupt(format!(
-                        "{} is not what it was when the plan was made: run `dlq-archiver verify`",
-                        cut.manifest
-                    ))
-                })
-            })
-            .collect()
-    }
-
-    async fn send_cut(
-        &mut self,
-        rules: &Rules<'_>,
-        past: &Past,
-        cut: &Cut,
-        skip: u64,
-        batcher: &mut Batcher,
-    ) -> Result<bool> {
-        let m = cut.manifest();
-        let past = past.of(&m.topic, m.generation, m.partition);
-        let skip = usize::try_from(skip).unwrap_or(usize::MAX);
-        for i in skip.min(cut.len())..cut.len() {
-            let full = {
-                let record = cut.get(i);
-                let verdict = rules.decide(&record, past);
-                batcher.push(rules, &record, verdict)
-            };
-            if let Some(batch) = full {
-                self.flush(batch).await?;
-                if *self.stage.borrow() > Stage::Running {
-                    return Ok(false);
-                }
-            }
-        }
-        Ok(true)
-    }
-
-    /// Sends one batch: records, then their list, then (in the same transaction as the records) the progress.
-    async fn flush(&mut self, batch: Batch) -> Result<()> {
-        // Without transactions nothing else stops a process that was thought to be dead.
-        if self.plan.delivery == Delivery::Plain && self.folder.is_superseded(self.run).await? {
-            return Err(Error::fenced("another process runs this restore"));
-        }
-        let batch = Arc::new(batch);
-        let places = self.sink.send(batch.clone(), self.plan.options.timestamps).await?;
-        let restored_at_us = now_us();
-        let rows: Vec<Restored> = (batch.rows.iter().zip(places))
-            .map(|((id, place), (target_partition, target_offset))| Restored {
-                id: id.clone(),
-                target_topic: place.topic.clone(),
-                target_partition,
-                target_offset,
-                restore_id: self.plan.restore_id.clone(),
-                restored_at_us,
-            })
-            .collect();
-        let piece = Piece { start: batch.start, end: batch.end, run: self.run };
-        self.folder.put_piece(piece, &rows).await?;
-        self.sink.commit(self.plan.progress_topic()?, batch.end).await?;
-        self.sent.pieces.push(piece);
-        self.done = batch.end;
-        self.restore.counters.done.store(self.done, Relaxed);
-        self.restore.counters.sent.fetch_add(rows.len() as u64, Relaxed);
-        Ok(())
     }
 }

@@ -1,8 +1,8 @@
 //! What a restore is to do: its plan as stored, and what becomes of each record. Pure: nothing here reads, sends or
 //! asks the time.
 //!
-//! Owns [`PlanDoc`], the rules ([`Rules::decide`]) and the counts that a dry run shows. Invariants: a record is never
-//! restored as something it was not, nor a second time without being asked, nor into a dead-letter topic.
+//! Owns [`PlanDoc`] and the rules ([`Rules::decide`]). Invariants: a record is never restored as something it was not,
+//! nor a second time without being asked, nor into a dead-letter topic.
 
 use super::past::PastPartition;
 use crate::dialect::{Dialects, restore_target};
@@ -120,6 +120,20 @@ impl PlanDoc {
         let first = self.targets.keys().next();
         first.map(String::as_str).ok_or_else(|| Error::corrupt(format!("restore {} has no target", self.restore_id)))
     }
+
+    /// Whether a restore of these cuts by this filter may select a record that this plan selects: it reads one of the
+    /// same data objects, and does not name other records.
+    pub fn overlaps(&self, cuts: &[PlanCut], filter: &FilterDoc) -> bool {
+        if let (Some(a), Some(b)) = (&self.filter.record_id, &filter.record_id) {
+            let a: BTreeSet<&String> = a.iter().collect();
+            if !b.iter().any(|id| a.contains(id)) {
+                return false;
+            }
+        }
+        let keys = |cuts: &[PlanCut]| cuts.iter().flat_map(|c| &c.objects).map(|o| o.key.clone()).collect();
+        let (a, b): (BTreeSet<String>, BTreeSet<String>) = (keys(&self.cuts), keys(cuts));
+        !a.is_disjoint(&b)
+    }
 }
 
 /// Identifies a command: the same one again resumes its unfinished plan. `since` and `until` are as typed, so that
@@ -149,24 +163,64 @@ pub enum Why {
     DeadLetterTarget,
     MissingTarget,
     Timestamp,
+    TooLarge,
+    Refused,
 }
 
 impl Why {
     pub fn text(self) -> &'static str {
         match self {
-            Self::AlreadyRestored => "already restored (--include-restored to send it again)",
-            Self::UnfinishedRestore => "perhaps restored by an unfinished restore: finish that one first",
+            Self::AlreadyRestored => "already restored",
+            Self::UnfinishedRestore => "perhaps restored, by a restore that did not end",
             Self::NotCopied => "headers only: key and value were never copied into the dead letter",
-            Self::UnknownOrigin => "its headers do not tell where it came from (--to TOPIC)",
-            Self::DeadLetterTarget => "target is a dead-letter topic (--allow-dead-letter-target)",
+            Self::UnknownOrigin => "its headers do not tell where it came from",
+            Self::DeadLetterTarget => "target is a dead-letter topic",
             Self::MissingTarget => "target topic does not exist",
-            Self::Timestamp => "its timestamp is 0, which cannot be sent (--timestamps now)",
+            Self::Timestamp => "its timestamp is 0, or refused by the target",
+            Self::TooLarge => "larger than the target's max.message.bytes",
+            Self::Refused => "refused by the target",
         }
+    }
+    /// What to do about it.
+    pub fn remedy(self) -> &'static str {
+        match self {
+            Self::AlreadyRestored => "--include-restored sends it again",
+            Self::UnfinishedRestore => {
+                "finish that restore with --resume ID. If it was taken over, compare restores/ID/sent with the target,                  and send what is missing there with --record-id and --include-restored"
+            }
+            Self::NotCopied => "nothing to send: copying is switched on where the records are dead-lettered",
+            Self::UnknownOrigin => "name the target with --to TOPIC",
+            Self::DeadLetterTarget => {
+                "name another with --to TOPIC; --allow-dead-letter-target sends it there all the same"
+            }
+            Self::MissingTarget => "create the topic, or name another with --to TOPIC; then give the command again",
+            Self::Timestamp => "--timestamps now sends it with the time of the restore",
+            Self::TooLarge => {
+                "raise max.message.bytes on the target topic, then give the command again: what was restored is                  skipped (with --include-restored, name the records with --record-id)"
+            }
+            Self::Refused => {
+                "see what the topic demands (cleanup.policy=compact: a key), or name another with --to TOPIC; then                  give the command again"
+            }
+        }
+    }
+    /// Whether it is about single records, so that one wants to know which.
+    pub fn is_of_record(self) -> bool {
+        matches!(self, Self::TooLarge | Self::Refused | Self::Timestamp | Self::UnfinishedRestore)
     }
     /// Whether the record was asked for and is not where it should be, so that the command has to say so.
     pub fn is_failure(self) -> bool {
         self != Self::AlreadyRestored
     }
+}
+
+/// Why a record is not restored, and what it is about.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Skip {
+    pub why: Why,
+    /// Where it would go; where it went, if it was restored.
+    pub target: Option<String>,
+    /// The restore that did it, or perhaps did.
+    pub restore_id: Option<String>,
 }
 
 /// Where a record goes.
@@ -181,8 +235,13 @@ pub struct Place {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
     Send(Place),
-    /// With the target topic, where that is the reason.
-    Skip(Why, Option<String>),
+    Skip(Skip),
+}
+
+impl Verdict {
+    fn skip(why: Why, target: Option<&str>) -> Self {
+        Self::Skip(Skip { why, target: target.map(str::to_owned), restore_id: None })
+    }
 }
 
 /// What decides about a record.
@@ -191,6 +250,8 @@ pub struct Rules<'a> {
     pub dialects: &'a Dialects,
     /// Partitions of each topic that can be a target.
     pub targets: &'a BTreeMap<String, i32>,
+    /// `max.message.bytes` of each topic that tells it.
+    pub limits: &'a BTreeMap<String, u64>,
     /// Topics of this archive's ledger.
     pub archived: &'a BTreeSet<String>,
 }
@@ -207,30 +268,41 @@ impl Rules<'_> {
         let decoded = self.dialects.decode(&id.topic, id.partition, raw);
         // The archive's column, too: the tables may have learned since, or forgotten.
         if [decoded.payload_state, record.decoded.payload_state].contains(&PayloadState::NotCopied) {
-            return Verdict::Skip(Why::NotCopied, None);
+            return Verdict::skip(Why::NotCopied, None);
         }
         if !self.options.include_restored {
-            if past.finished(id.offset) {
-                return Verdict::Skip(Why::AlreadyRestored, None);
-            }
-            if past.unfinished(id.offset) {
-                return Verdict::Skip(Why::UnfinishedRestore, None);
+            let done = past.finished(id.offset).map(|went| (Why::AlreadyRestored, went));
+            let perhaps = || past.unfinished(id.offset).map(|went| (Why::UnfinishedRestore, went));
+            if let Some((why, went)) = done.or_else(perhaps) {
+                let (target, restore_id) = (Some(went.target.clone()), Some(went.restore_id.clone()));
+                return Verdict::Skip(Skip { why, target, restore_id });
             }
         }
         let origin = restore_target(&decoded);
         let Some(topic) = self.options.to.as_deref().or(origin.map(|o| o.0)) else {
-            return Verdict::Skip(Why::UnknownOrigin, None);
+            return Verdict::skip(Why::UnknownOrigin, None);
         };
-        let skip = |why| Verdict::Skip(why, Some(topic.to_owned()));
         if self.is_dead_letter(topic) {
-            return skip(Why::DeadLetterTarget);
+            return Verdict::skip(Why::DeadLetterTarget, Some(topic));
         }
-        let Some(partitions) = self.targets.get(topic) else { return skip(Why::MissingTarget) };
+        let Some(partitions) = self.targets.get(topic) else {
+            return Verdict::skip(Why::MissingTarget, Some(topic));
+        };
         if self.options.timestamps == Timestamps::Keep && raw.timestamp_ms == UNSENDABLE_TIMESTAMP {
-            return Verdict::Skip(Why::Timestamp, None);
+            return Verdict::skip(Why::Timestamp, None);
+        }
+        if self.limits.get(topic).is_some_and(|limit| self.is_larger(raw, *limit)) {
+            return Verdict::skip(Why::TooLarge, Some(topic));
         }
         let partition = origin.and_then(|o| o.1).filter(|p| (0..*partitions).contains(p));
         Verdict::Send(Place { topic: topic.to_owned(), partition })
+    }
+
+    /// Whether the record, sent alone, is more than `limit` bytes.
+    fn is_larger(&self, raw: &RawRecord<'_>, limit: u64) -> bool {
+        // Most are far from it, and need no look at their headers.
+        let at_most = raw.payload_len() + BATCH_HEADER + VARINT * (6 + 2 * raw.headers.len());
+        at_most as u64 > limit && sent_size(raw.key, raw.value, &self.headers(raw)) as u64 > limit
     }
 
     /// The headers that a restored record keeps, in order.
@@ -241,85 +313,27 @@ impl Rules<'_> {
     }
 }
 
+/// A record batch's header in Kafka's protocol.
+const BATCH_HEADER: usize = 61;
+/// The longest number in it.
+const VARINT: usize = 5;
+
+/// Bytes of a record batch with this record alone, uncompressed: what `max.message.bytes` is about.
+pub fn sent_size(key: Option<&[u8]>, value: Option<&[u8]>, headers: &[Header<'_>]) -> usize {
+    // Zigzag: a length counts twice, and -1 (null) is 1.
+    let varint = |n: usize| (usize::BITS - ((2 * n) | 1).leading_zeros()).div_ceil(7) as usize;
+    let bytes = |b: Option<&[u8]>| b.map_or(1, |b| varint(b.len()) + b.len());
+    let headers_size: usize = headers.iter().map(|h| bytes(Some(h.name)) + bytes(h.value)).sum();
+    // Attributes, and the differences to the batch's timestamp and offset, which are 0.
+    let record = 3 + bytes(key) + bytes(value) + varint(headers.len()) + headers_size;
+    BATCH_HEADER + varint(record) + record
+}
+
 /// Whether a name has `dlq`, `dlt`, `deadletter` or `dead-letter` as a word between `.`, `-` and `_`.
 pub fn is_dead_letter_name(topic: &str) -> bool {
     let words: Vec<String> = topic.split(['.', '-', '_']).map(str::to_ascii_lowercase).collect();
     words.iter().any(|w| matches!(w.as_str(), "dlq" | "dlt" | "deadletter" | "deadletters"))
         || words.windows(2).any(|w| w[0] == "dead" && matches!(w[1].as_str(), "letter" | "letters"))
-}
-
-/// What is to be restored, in a group.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Group {
-    pub target: String,
-    pub pipeline: String,
-    pub error_class: Option<String>,
-}
-
-/// Records that are skipped for one reason.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Skipped {
-    pub records: u64,
-    /// Id of the first.
-    pub example: String,
-}
-
-/// Different groups that are kept apart: an error class can hold anything.
-const MAX_GROUPS: usize = 5000;
-
-/// What a plan comes to, as a dry run shows it.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Counts {
-    pub selected: u64,
-    pub to_restore: u64,
-    pub groups: BTreeMap<Group, u64>,
-    pub targets: BTreeSet<String>,
-    pub skipped: BTreeMap<(Why, Option<String>), Skipped>,
-    /// Of those to restore: their original headers and timestamp were not copied into the dead letter.
-    pub bare: u64,
-    /// Of those to restore: null values.
-    pub tombstones: u64,
-}
-
-impl Counts {
-    pub fn add(&mut self, record: &ArchivedRecord<'_>, verdict: &Verdict) {
-        self.selected += 1;
-        match verdict {
-            Verdict::Send(place) => {
-                self.to_restore += 1;
-                self.bare += u64::from(record.decoded.payload_state == PayloadState::CopiedBare);
-                self.tombstones += u64::from(record.raw.value.is_none());
-                if !self.targets.contains(&place.topic) {
-                    self.targets.insert(place.topic.clone());
-                }
-                let mut group = Group {
-                    target: place.topic.clone(),
-                    pipeline: record.pipeline.to_owned(),
-                    error_class: record.decoded.error_class.as_deref().map(str::to_owned),
-                };
-                if self.groups.len() >= MAX_GROUPS && !self.groups.contains_key(&group) {
-                    group = Group { error_class: Some("(others)".into()), pipeline: "(others)".into(), ..group };
-                }
-                *self.groups.entry(group).or_default() += 1;
-            }
-            Verdict::Skip(why, topic) => {
-                let key = match self.skipped.len() {
-                    0..MAX_GROUPS => (*why, topic.clone()),
-                    _ => (*why, None),
-                };
-                let example = || Skipped { records: 0, example: record.id.to_string() };
-                self.skipped.entry(key).or_insert_with(example).records += 1;
-            }
-        }
-    }
-
-    pub fn by_reason(&self) -> BTreeMap<Why, u64> {
-        let mut reasons = BTreeMap::new();
-        for ((why, _), skipped) in &self.skipped {
-            *reasons.entry(*why).or_default() += skipped.records;
-        }
-        reasons
-    }
 }
 
 #[cfg(test)]

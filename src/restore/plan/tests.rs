@@ -1,8 +1,10 @@
 //! Tests of the rules, and of batches made by them.
 
 use super::*;
+use crate::format::restored::Restored;
 use crate::record::{Decoded, RawBatch, RecordId, TimestampType};
 use crate::restore::batch::{Batcher, Limits};
+use crate::restore::counts::{Counts, Repeats};
 use crate::restore::past::Past;
 use proptest::prelude::*;
 
@@ -14,6 +16,7 @@ struct World {
     dialects: Dialects,
     targets: BTreeMap<String, i32>,
     archived: BTreeSet<String>,
+    limits: BTreeMap<String, u64>,
     past: Past,
 }
 
@@ -24,11 +27,18 @@ impl World {
             dialects: Dialects::builtin(),
             targets: BTreeMap::from([("orders".into(), 2), ("narrow".into(), 1), ("failures".into(), 1)]),
             archived: BTreeSet::from(["failures".into()]),
+            limits: BTreeMap::new(),
             past: Past::default(),
         }
     }
     fn rules(&self) -> Rules<'_> {
-        Rules { options: &self.options, dialects: &self.dialects, targets: &self.targets, archived: &self.archived }
+        Rules {
+            options: &self.options,
+            dialects: &self.dialects,
+            targets: &self.targets,
+            limits: &self.limits,
+            archived: &self.archived,
+        }
     }
     fn decide(&self, batch: &RawBatch, i: usize) -> Verdict {
         self.rules().decide(&archived(batch, i, PayloadState::Present), self.past.of("failures", 1, 0))
@@ -85,10 +95,100 @@ fn records_go_where_they_came_from() {
     assert_eq!(world.decide(&one(&[]), 0), sent_to("narrow", None));
 }
 
+fn restored(offset: i64, restore_id: &str) -> Restored {
+    Restored {
+        id: RecordId { topic: "failures".into(), generation: 1, partition: 0, offset },
+        target_topic: "elsewhere".into(),
+        target_partition: 0,
+        target_offset: 0,
+        restore_id: restore_id.into(),
+        restored_at_us: 0,
+    }
+}
+
+#[test]
+fn a_record_that_is_larger_than_its_target_takes_is_found_in_planning() {
+    let mut world = World::new();
+    let batch = one(&CONNECT);
+    // 61 of the batch, 1 of the record's length, 3, key and value with a length each, 1 for no headers.
+    let size = 61 + 1 + 3 + 2 + 2 + 1;
+    assert_eq!(sent_size(Some(b"k"), Some(b"v"), &[]), size, "the stripped headers do not count");
+    world.limits = BTreeMap::from([("orders".into(), size as u64)]);
+    assert_eq!(world.decide(&batch, 0), sent_to("orders", Some(1)));
+    world.limits = BTreeMap::from([("orders".into(), size as u64 - 1)]);
+    assert_eq!(world.decide(&batch, 0), Verdict::skip(Why::TooLarge, Some("orders")));
+    world.options.to = Some("narrow".into());
+    assert_eq!(world.decide(&batch, 0), sent_to("narrow", None), "a topic that tells no limit");
+}
+
+#[test]
+fn repeats_of_one_failure_are_counted() {
+    let batch = one(&CONNECT);
+    let mut counts = Counts::new(None);
+    for key in [1, 1, 1, 2, 3, 3] {
+        let mut record = archived(&batch, 0, PayloadState::Present);
+        record.decoded.failure_key = [key; 16];
+        counts.add(&record, &sent_to("orders", None));
+        counts.add(&record, &Verdict::skip(Why::UnknownOrigin, None));
+    }
+    assert_eq!(counts.repeats, Repeats { records: 5, failures: 2 });
+}
+
+#[test]
+fn ids_that_are_not_there_are_told() {
+    let id = |offset| RecordId { topic: "failures".into(), generation: 1, partition: 0, offset };
+    let mut counts = Counts::new(Some(&BTreeSet::from([id(0), id(9)])));
+    let batch = one(&CONNECT);
+    counts.add(&archived(&batch, 0, PayloadState::Present), &sent_to("orders", None));
+    assert_eq!(counts.not_found, BTreeSet::from([id(9)]));
+    assert!(counts.has_failures());
+}
+
+#[test]
+fn restores_overlap_by_the_objects_they_read() {
+    let cut = |key: &str| PlanCut {
+        manifest: "m".into(),
+        topic: "t".into(),
+        partition: 0,
+        generation: 1,
+        from: 0,
+        selected: 1,
+        objects: vec![PlanObject { key: key.into(), sha256: String::new() }],
+    };
+    let plan = |cuts, record_id: Option<&[&str]>| PlanDoc {
+        version: 1,
+        restore_id: "r".into(),
+        archive_id: "a".into(),
+        digest: String::new(),
+        created_at: String::new(),
+        created_by: String::new(),
+        program_version: String::new(),
+        dialects_digest: String::new(),
+        filter: ids(record_id),
+        options: RuleOptions::default(),
+        delivery: Delivery::Plain,
+        group: String::new(),
+        delivery_reason: String::new(),
+        targets: BTreeMap::new(),
+        selected: 1,
+        to_restore: 1,
+        skipped: BTreeMap::new(),
+        cuts,
+    };
+    fn ids(ids: Option<&[&str]>) -> FilterDoc {
+        FilterDoc { record_id: ids.map(|ids| ids.iter().map(|id| (*id).into()).collect()), ..FilterDoc::default() }
+    }
+    assert!(plan(vec![cut("a"), cut("b")], None).overlaps(&[cut("b")], &ids(None)));
+    assert!(!plan(vec![cut("a")], None).overlaps(&[cut("b")], &ids(None)));
+    assert!(plan(vec![cut("a")], Some(&["x", "y"])).overlaps(&[cut("a")], &ids(None)));
+    assert!(plan(vec![cut("a")], Some(&["x", "y"])).overlaps(&[cut("a")], &ids(Some(&["y"]))));
+    assert!(!plan(vec![cut("a")], Some(&["x", "y"])).overlaps(&[cut("a")], &ids(Some(&["z"]))));
+}
+
 #[test]
 fn every_reason_to_skip() {
     let mut world = World::new();
-    let skipped = |why, topic: Option<&str>| Verdict::Skip(why, topic.map(str::to_owned));
+    let skipped = Verdict::skip;
     assert_eq!(world.decide(&one(&[]), 0), skipped(Why::UnknownOrigin, None));
     let from = |topic| [("__connect.errors.topic", topic), ("__connect.errors.partition", "0"), CONNECT[2]];
     assert_eq!(world.decide(&one(&from("gone")), 0), skipped(Why::MissingTarget, Some("gone")));
@@ -101,11 +201,15 @@ fn every_reason_to_skip() {
     world.options.timestamps = Timestamps::Now;
     assert_eq!(world.decide(&batch, 0), sent_to("orders", Some(1)));
 
-    let id = |offset| RecordId { topic: "failures".into(), generation: 1, partition: 0, offset };
-    world.past.add(&id(3), false);
-    assert_eq!(world.decide(&batch, 0), skipped(Why::UnfinishedRestore, None));
-    world.past.add(&id(3), true);
-    assert_eq!(world.decide(&batch, 0), skipped(Why::AlreadyRestored, None));
+    let by = |why, restore: &str| {
+        let (target, restore_id) = (Some("elsewhere".into()), Some(restore.into()));
+        Verdict::Skip(Skip { why, target, restore_id })
+    };
+    world.past.add(&restored(3, "r-1"), false);
+    assert_eq!(world.decide(&batch, 0), by(Why::UnfinishedRestore, "r-1"));
+    world.past.add(&restored(3, "r-2"), true);
+    world.past.add(&restored(4, "r-3"), true);
+    assert_eq!(world.decide(&batch, 0), by(Why::AlreadyRestored, "r-2"));
     world.options.include_restored = true;
     assert_eq!(world.decide(&batch, 0), sent_to("orders", Some(1)));
 
@@ -126,11 +230,11 @@ fn a_headers_only_record_is_never_a_tombstone() {
     let all = headers.iter().map(|(n, v)| Header { name: n.as_bytes(), value: Some(v.as_bytes()) });
     batch.push(0, 1, TimestampType::CreateTime, -1, None, None, all);
     push(&mut batch, 1, 1, None, &CONNECT);
-    assert_eq!(world.decide(&batch, 0), Verdict::Skip(Why::NotCopied, None));
+    assert_eq!(world.decide(&batch, 0), Verdict::skip(Why::NotCopied, None));
     assert_eq!(world.decide(&batch, 1), sent_to("orders", Some(1)), "a real tombstone");
     let by_archive = archived(&batch, 1, PayloadState::NotCopied);
     let verdict = world.rules().decide(&by_archive, world.past.of("failures", 1, 0));
-    assert_eq!(verdict, Verdict::Skip(Why::NotCopied, None), "the archive said so");
+    assert_eq!(verdict, Verdict::skip(Why::NotCopied, None), "the archive said so");
 }
 
 #[test]
@@ -189,7 +293,7 @@ proptest! {
         let mut batches = Vec::new();
         for (i, r) in records.iter().enumerate().skip(skip) {
             let verdict = match r.skipped {
-                true => Verdict::Skip(Why::UnknownOrigin, None),
+                true => Verdict::skip(Why::UnknownOrigin, None),
                 false => sent_to("orders", None),
             };
             batches.extend(batcher.push(&rules, &archived(&source, i, PayloadState::Present), verdict));

@@ -1,0 +1,210 @@
+//! One run of a plan: reads what is left of it, and sends it batch by batch.
+//!
+//! Owns the order of a batch: records, lists, progress. Invariant: no batch becomes visible (transactional) or progress
+//! (plain) before its lists are durable.
+
+use super::audit::{Folder, Sent};
+use super::batch::{Batch, Batcher};
+use super::delivery::{Answer, Sink};
+use super::past::Past;
+use super::pieces::{Piece, counted};
+use super::plan::{Delivery, PlanCut, PlanDoc, Rules, Skip, Why};
+use super::{CutPlace, Restore, audit, place};
+use crate::archive::{Stage, now_us};
+use crate::catalog::{Cut, Reading, Selected};
+use crate::error::{Error, Result};
+use crate::filter::Filter;
+use crate::format::restored::Restored;
+use crate::kafka::Refusal;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use tokio::sync::watch;
+
+/// One run of a plan.
+pub struct Going<'a> {
+    pub restore: &'a Restore,
+    pub plan: &'a PlanDoc,
+    pub limits: BTreeMap<String, u64>,
+    pub folder: Folder<'a>,
+    pub sink: Sink,
+    pub sent: Sent,
+    pub run: u32,
+    /// Records of the plan that are sent or skipped, and listed.
+    pub done: u64,
+    pub stage: watch::Receiver<Stage>,
+}
+
+impl Going<'_> {
+    /// Where this run begins.
+    pub async fn start(&mut self) -> Result<u64> {
+        let id = &self.plan.restore_id;
+        let start = match self.plan.delivery {
+            Delivery::Plain => counted(&self.sent.pieces, &self.sent.runs)?.1,
+            Delivery::Transactional => {
+                let topic = self.plan.progress_topic()?;
+                match self.sink.progress(topic).await? {
+                    Some(progress) => progress,
+                    None if self.sent.pieces.is_empty() => {
+                        self.sink.begin_progress(topic).await?;
+                        0
+                    }
+                    None => {
+                        return Err(Error::failed(format!(
+                            "the progress of restore {id} is gone from Kafka (group {}, topic {topic}: it expires some \
+                             days after the last batch, or with the topic), so it is not known whether its last batch \
+                             became visible. Give the command with --take-over: the records of the last list in \
+                             restores/{id}/sent are skipped then as perhaps restored; compare it with the topic, and \
+                             send what is missing with --record-id and --include-restored",
+                            self.plan.group
+                        )));
+                    }
+                }
+            }
+        };
+        let mut runs = self.sent.runs.clone();
+        runs.insert(self.run, start);
+        let (_, listed) = counted(&self.sent.pieces, &runs)?;
+        if listed != start || start > self.plan.selected {
+            return Err(Error::corrupt(format!(
+                "restore {id}: {start} records are committed, but the lists in restores/{id}/sent end at {listed}: some \
+                 were deleted. What was sent is not known: look into the target topics before restoring again"
+            )));
+        }
+        Ok(start)
+    }
+
+    /// Sends what is left of the plan; whether all of it.
+    pub async fn send_all(&mut self) -> Result<bool> {
+        let restore = self.restore;
+        let limits = std::mem::take(&mut self.limits);
+        let rules = restore.rules(&self.plan.options, &self.plan.targets, &limits);
+        let filter = Filter::new(self.plan.filter.clone())?;
+        let (past, _) = audit::past(restore.store(), Some(&self.plan.restore_id)).await?;
+        // Cuts that are done are not read again.
+        let (mut number, mut left) = (0, Vec::new());
+        for cut in &self.plan.cuts {
+            if number + cut.selected > self.done {
+                left.push((number, cut));
+            }
+            number += cut.selected;
+        }
+        let selected = self.planned(&filter, &left).await?;
+        let mut cuts = restore.catalog.cuts(selected, &filter, Reading::RESTORE);
+        let mut batcher = Batcher::new(restore.options.limits, self.done);
+        for (first, planned) in left {
+            let cut = cuts.next().await?.ok_or_else(|| Error::internal("fewer cuts were read than asked for"))?;
+            if cut.len() as u64 != planned.selected {
+                return Err(Error::corrupt(format!(
+                    "{} has {} matching records, the plan counted {}: the archive or the program changed since",
+                    planned.manifest,
+                    cut.len(),
+                    planned.selected
+                )));
+            }
+            if !self.send_cut(&rules, &past, &cut, self.done.saturating_sub(first), &mut batcher).await? {
+                return Ok(false);
+            }
+        }
+        match batcher.finish() {
+            Some(batch) => self.flush(batch).await.map(|()| true),
+            None => Ok(true),
+        }
+    }
+
+    /// The cuts as the catalog has them now, which must be what the plan has.
+    async fn planned(&self, filter: &Filter, left: &[(u64, &PlanCut)]) -> Result<Vec<Selected>> {
+        let found = self.restore.catalog.select(filter).await?;
+        let mut found: HashMap<CutPlace, Selected> = found.into_iter().map(|s| (place(&s), s)).collect();
+        left.iter()
+            .map(|(_, cut)| {
+                let place = (cut.topic.clone(), cut.partition, cut.generation, cut.from);
+                let same = |s: &Selected| {
+                    s.objects.len() == cut.objects.len()
+                        && s.objects.iter().zip(&cut.objects).all(|(a, b)| a.key == b.key && a.sha256 == b.sha256)
+                };
+                found.remove(&place).filter(same).ok_or_else(|| {
+                    Error::corrupt(format!(
+                        "{} is not what it was when the plan was made: run `dlq-archiver verify`",
+                        cut.manifest
+                    ))
+                })
+            })
+            .collect()
+    }
+
+    async fn send_cut(
+        &mut self,
+        rules: &Rules<'_>,
+        past: &Past,
+        cut: &Cut,
+        skip: u64,
+        batcher: &mut Batcher,
+    ) -> Result<bool> {
+        let m = cut.manifest();
+        let past = past.of(&m.topic, m.generation, m.partition);
+        let skip = usize::try_from(skip).unwrap_or(usize::MAX);
+        for i in skip.min(cut.len())..cut.len() {
+            let full = {
+                let record = cut.get(i);
+                let verdict = rules.decide(&record, past);
+                batcher.push(rules, &record, verdict)
+            };
+            if let Some(batch) = full {
+                self.flush(batch).await?;
+                if *self.stage.borrow() > Stage::Running {
+                    return Ok(false);
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    /// Sends one batch: records, then the lists, then (in the same transaction as the records) the progress.
+    async fn flush(&mut self, mut batch: Batch) -> Result<()> {
+        // Without transactions nothing else stops a process that was thought to be dead.
+        if self.plan.delivery == Delivery::Plain && self.folder.is_superseded(self.run).await? {
+            return Err(Error::fenced("a later run has begun"));
+        }
+        let mut skipped = std::mem::take(&mut batch.skipped);
+        let batch = Arc::new(batch);
+        let answers = self.sink.send(batch.clone(), self.plan.options.timestamps).await?;
+        let restored_at_us = now_us();
+        let (mut rows, asked_for) = (Vec::with_capacity(batch.rows.len()), skipped.len());
+        for ((id, place), answer) in batch.rows.iter().zip(answers) {
+            match answer {
+                Answer::Taken(target_partition, target_offset) => rows.push(Restored {
+                    id: id.clone(),
+                    target_topic: place.topic.clone(),
+                    target_partition,
+                    target_offset,
+                    restore_id: self.plan.restore_id.clone(),
+                    restored_at_us,
+                }),
+                Answer::Refused(refusal) => {
+                    let why = match refusal {
+                        Refusal::TooLarge => Why::TooLarge,
+                        Refusal::Timestamp => Why::Timestamp,
+                        Refusal::Invalid => Why::Refused,
+                    };
+                    skipped.push((id.clone(), Skip { why, target: Some(place.topic.clone()), restore_id: None }));
+                }
+            }
+        }
+        if let Some((id, skip)) = skipped.get(asked_for) {
+            let refused = skipped.len() - asked_for;
+            tracing::warn!("{refused} records of a batch are skipped, such as {id}: {}", skip.why.text());
+        }
+        let piece = Piece { start: batch.start, end: batch.end, run: self.run };
+        if !skipped.is_empty() {
+            self.folder.put_skipped(piece, &skipped).await?;
+        }
+        self.folder.put_piece(piece, &rows).await?;
+        self.sink.commit(self.plan.progress_topic()?, batch.end).await?;
+        self.sent.pieces.push(piece);
+        self.done = batch.end;
+        self.restore.counters.done.store(self.done, Relaxed);
+        self.restore.counters.sent.fetch_add(rows.len() as u64, Relaxed);
+        Ok(())
+    }
+}
