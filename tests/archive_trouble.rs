@@ -82,6 +82,7 @@ fn hooked(
 
 fn once(topic: &str) -> Options {
     Options {
+        new_generation: false,
         topics: vec![topic.to_owned()],
         once: true,
         group: None,

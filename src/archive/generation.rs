@@ -200,7 +200,10 @@ impl Partition {
     async fn seal(&self) -> Result<Loaded> {
         loop {
             let Some(mut loaded) = self.load().await? else {
-                return Err(Error::corrupt(format!("{}: its ledger is gone: something deletes ledger objects", self.tp)));
+                return Err(Error::corrupt(format!(
+                    "{}: its ledger is gone: something deletes ledger objects",
+                    self.tp
+                )));
             };
             if loaded.sealed {
                 return Ok(loaded);

@@ -17,7 +17,6 @@ use crate::record::TopicPartition;
 use std::sync::Arc;
 use tokio::sync::mpsc::UnboundedReceiver;
 
-
 /// Why a task ended.
 pub enum End {
     /// Its partition was revoked, or the reader ended.
@@ -122,8 +121,7 @@ impl Partition {
     }
 
     pub(super) async fn load(&self) -> Result<Option<Loaded>> {
-        let loaded =
-            self.wait_out("load the ledger", || io::load(self.store(), &self.tp, self.generation)).await?;
+        let loaded = self.wait_out("load the ledger", || io::load(self.store(), &self.tp, self.generation)).await?;
         match &loaded {
             Some(Loaded { genesis, .. }) if genesis.archive_id != self.shared.archive.archive_id => {
                 Err(Error::corrupt(format!(

@@ -169,7 +169,7 @@ fn object(parts: &[Parts]) -> (Manifest, DataObject, Bytes) {
         generation: 1,
         topic_id: None,
         first_offset: 0,
-            previous_sha256: None,
+        previous_sha256: None,
         created_at: String::new(),
     };
     let groups =

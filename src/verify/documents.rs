@@ -117,7 +117,7 @@ impl Gaps {
 /// What an intent says by itself: its objects' names, ranges and offsets. Returns each object's rows.
 pub(super) fn intent(key: &str, i: &Intent) -> Result<Vec<Rows>, Damage> {
     let bad = |expected: String, found: String| Err(Damage::new(What::IntentDamaged, key, expected, found));
-    if i.to <= i.from {
+    if i.to <= i.from && !i.is_seal() {
         return bad("a range".into(), format!("{}..{}", i.from, i.to));
     }
     let (mut all, mut sum, mut objects) = (RoaringTreemap::new(), 0, Vec::with_capacity(i.objects.len()));

@@ -35,11 +35,7 @@ pub(super) struct Expected {
 impl Kafka {
     /// # Errors
     /// [`Kind::Config`] for another cluster than the archive's; what [`Admin::wait`] says.
-    pub(super) fn connect(
-        connection: Connection,
-        start_timeout: Duration,
-        cluster_id: Option<&str>,
-    ) -> Result<Self> {
+    pub(super) fn connect(connection: Connection, start_timeout: Duration, cluster_id: Option<&str>) -> Result<Self> {
         let admin = Admin::new(&connection)?;
         admin.wait(start_timeout)?;
         if let Some(theirs) = cluster_id

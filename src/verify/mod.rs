@@ -21,7 +21,7 @@ use crate::error::{Error, Result};
 use crate::filter::Filter;
 use crate::kafka::Connection;
 use crate::layout;
-use crate::ledger::{ArchiveDoc, Checkpoint, LEDGER_VERSION, Manifest, sha256_hex};
+use crate::ledger::{ArchiveDoc, Checkpoint, Genesis, LEDGER_VERSION, Manifest, sha256_hex};
 use crate::record::TopicPartition;
 use crate::store::Store;
 use chain::Chain;
@@ -138,6 +138,8 @@ struct Found {
     notes: Vec<Note>,
     totals: Totals,
     partitions: Vec<Partition>,
+    /// Genesis documents of second and later generations.
+    generations: Vec<Genesis>,
     /// Hashes of the keys that ledgers name.
     named: Vec<u128>,
 }
@@ -191,6 +193,7 @@ pub async fn run(options: Options, store: Arc<dyn Store>, counters: Arc<Counters
     while let Some(walked) = walks.next().await {
         joined(walked)?;
     }
+    run.compare_generations();
     let mut named = std::mem::take(&mut run.found().named);
     named.sort_unstable();
     orphans::find(&*run.store, &run.options.filter, &topics, &named, |damage| run.tell(damage)).await?;
@@ -248,6 +251,29 @@ impl Run {
         self.found().notes.push(Note { at: at.into(), note: note.into() });
     }
 
+    /// Whether each generation's genesis names the end of the one before.
+    fn compare_generations(&self) {
+        let (generations, partitions) = {
+            let mut found = self.found();
+            (std::mem::take(&mut found.generations), found.partitions.clone())
+        };
+        for g in generations {
+            let before =
+                |p: &&Partition| (&p.topic, p.partition, p.generation + 1) == (&g.topic, g.partition, g.generation);
+            let Some(before) = partitions.iter().find(before) else { continue };
+            if g.previous_sha256.as_ref() != Some(&before.sha256) {
+                let key = layout::genesis_key(&layout::ledger_prefix(&g.topic, g.partition, g.generation));
+                let expected = format!("the SHA-256 of the end of generation {}: {}", before.generation, before.sha256);
+                self.tell(Damage::new(
+                    What::ChainBroken,
+                    key,
+                    expected,
+                    g.previous_sha256.unwrap_or_else(|| "none".into()),
+                ));
+            }
+        }
+    }
+
     /// Whether all ledgers of the receipt are still there.
     fn compare_partitions(&self, ledgers: &[Ledger]) {
         let Some(receipt) = &self.options.expect else { return };
@@ -297,10 +323,17 @@ impl Run {
             let cut = joined(done)?;
             let from = cut.link.from;
             if chain.follow(&cut.link, last == Some(from), &mut |damage| self.tell(damage)) {
-                self.found().totals.open_cuts += 1;
-                let note =
-                    "an open cut: begun and not committed. A running archiver, or the next start of one, finishes it";
-                self.note(layout::intent_key(&ledger.prefix, from), format!("{note} ({} objects)", cut.named.len()));
+                let note = if cut.link.intent == chain::Intent::To(from) {
+                    "the seal of this generation: a later one follows".to_owned()
+                } else {
+                    self.found().totals.open_cuts += 1;
+                    format!(
+                        "an open cut: begun and not committed. A running archiver, or the next start of one, finishes it \
+                         ({} objects)",
+                        cut.named.len()
+                    )
+                };
+                self.note(layout::intent_key(&ledger.prefix, from), note);
             }
             self.counters.cuts.fetch_add(1, Relaxed);
             self.found().named.extend(cut.named);
@@ -325,6 +358,7 @@ impl Run {
         let mut found = self.found();
         chain.add_to(&mut found.totals);
         found.partitions.extend(chain.receipt(genesis.as_ref()));
+        found.generations.extend(genesis.filter(|g| g.generation > 1));
         Ok(())
     }
 

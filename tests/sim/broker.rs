@@ -31,11 +31,13 @@ enum Slot {
 }
 
 /// One partition of one incarnation of a topic.
-#[derive(Default)]
+#[derive(Default, Clone)]
 pub struct Log {
     slots: Vec<Slot>,
-    records: RawBatch,
+    records: Vec<Arc<RawBatch>>,
     pub start: i64,
+    /// Where it was cut off, each time: consumers behind that are told.
+    truncations: Vec<i64>,
 }
 
 /// What became of an offset.
@@ -78,7 +80,7 @@ impl Log {
 
     pub fn record(&self, offset: i64) -> Option<RawRecord<'_>> {
         match self.slots.get(offset as usize)? {
-            Slot::Record { row, .. } => Some(self.records.get(*row)),
+            Slot::Record { row, .. } => self.records.get(*row).map(|r| r.get(0)),
             Slot::Marker => None,
         }
     }
@@ -104,8 +106,8 @@ struct Group {
 
 pub struct Inner {
     pub topics: BTreeMap<String, Topic>,
-    /// Incarnations that are gone, by topic id.
-    pub past: BTreeMap<String, Topic>,
+    /// Logs as they were before their topic was made anew, or they were truncated: (topic, id, partition, log).
+    pub past: Vec<(String, String, i32, Log)>,
     groups: BTreeMap<String, Group>,
     /// (group, partition) -> committed offset.
     pub committed: BTreeMap<TopicPartition, i64>,
@@ -122,20 +124,29 @@ pub struct Broker {
     pub faults: Faults,
     /// Whether brokers tell topic ids.
     pub ids: bool,
+    /// Whether topics are made anew and logs truncated.
+    pub generations: bool,
 }
 
 impl Broker {
-    pub fn new(machine: Machine, rng: Rng, faults: Faults, topics: &[(&str, usize)], ids: bool) -> Self {
+    pub fn new(
+        machine: Machine,
+        rng: Rng,
+        faults: Faults,
+        topics: &[(&str, usize)],
+        ids: bool,
+        generations: bool,
+    ) -> Self {
         let inner = Inner {
             topics: BTreeMap::new(),
-            past: BTreeMap::new(),
+            past: Vec::new(),
             groups: BTreeMap::new(),
             committed: BTreeMap::new(),
             last_member: 0,
             last_id: 0,
             produced: 0,
         };
-        let broker = Self { inner: Arc::new(Mutex::new(inner)), machine, rng, faults, ids };
+        let broker = Self { inner: Arc::new(Mutex::new(inner)), machine, rng, faults, ids, generations };
         for (name, partitions) in topics {
             broker.create_topic(name, *partitions);
         }
@@ -155,21 +166,51 @@ impl Broker {
     }
 
     /// Deletes a topic and makes it anew, empty.
-    #[allow(dead_code)]
     pub fn recreate_topic(&self, name: &str) {
-        let old = self.lock().topics.remove(name);
-        if let Some(old) = old {
-            let partitions = old.logs.len();
-            self.lock().past.insert(old.id.clone(), old);
-            self.create_topic(name, partitions);
+        let mut inner = self.lock();
+        let Some(old) = inner.topics.remove(name) else { return };
+        let partitions = old.logs.len();
+        for (partition, log) in old.logs.into_iter().enumerate() {
+            inner.past.push((name.to_owned(), old.id.clone(), partition as i32, log));
         }
+        drop(inner);
+        self.create_topic(name, partitions);
     }
 
-    /// Any log by its topic's id, or by name where ids are not told.
-    pub fn with_log<T>(&self, topic: &str, id: Option<&str>, partition: i32, f: impl FnOnce(&Log) -> T) -> Option<T> {
+    /// An unclean election: the new leader has less.
+    pub fn truncate(&self, tp: &TopicPartition) {
+        let keep = self.rng.range(0, 15) as i64;
+        let mut inner = self.lock();
+        let Inner { topics, past, .. } = &mut *inner;
+        let Some(topic) = topics.get_mut(&tp.topic) else { return };
+        let id = topic.id.clone();
+        let Some(log) = topic.logs.get_mut(tp.partition as usize) else { return };
+        past.push((tp.topic.clone(), id, tp.partition, log.clone()));
+        let end = (log.stable() - keep).max(log.start);
+        log.slots.truncate(end as usize);
+        log.truncations.push(end);
+    }
+
+    /// Whether any log that the partition has or had, under this topic id, is as `f` says; the second argument: whether
+    /// it is the one of now.
+    pub fn any_log(
+        &self,
+        topic: &str,
+        id: Option<&str>,
+        partition: i32,
+        mut f: impl FnMut(&Log, bool) -> bool,
+    ) -> bool {
         let inner = self.lock();
-        let now = inner.topics.get(topic).filter(|t| id.is_none_or(|id| t.id == id));
-        now.or_else(|| inner.past.get(id?)).and_then(|t| t.logs.get(partition as usize)).map(f)
+        let is = |other: &str| id.is_none_or(|id| id == other);
+        let now = inner.topics.get(topic).filter(|t| is(&t.id)).and_then(|t| t.logs.get(partition as usize));
+        let past = inner.past.iter().filter(|(t, i, p, _)| t == topic && is(i) && *p == partition);
+        now.is_some_and(|log| f(log, true)) || past.into_iter().any(|(.., log)| f(log, false))
+    }
+
+    /// The log of now.
+    pub fn with_log<T>(&self, topic: &str, partition: i32, f: impl FnOnce(&Log) -> T) -> Option<T> {
+        let inner = self.lock();
+        inner.topics.get(topic).and_then(|t| t.logs.get(partition as usize)).map(f)
     }
 
     pub fn partitions(&self) -> Vec<TopicPartition> {
@@ -219,6 +260,14 @@ impl Broker {
                     log.start = start;
                 }
             }
+            82 if self.generations && self.faults.strikes("log truncated", 150) => {
+                drop(inner);
+                self.truncate(tp);
+            }
+            83 if self.generations && self.ids && self.faults.strikes("topic made anew", 150) => {
+                drop(inner);
+                self.recreate_topic(&tp.topic);
+            }
             78..82 if self.faults.on("compaction") => {
                 let (start, stable) = (log.start as usize, log.stable() as usize);
                 for slot in log.slots.iter_mut().take(stable).skip(start) {
@@ -247,8 +296,9 @@ impl Broker {
         let headers: Vec<Header<'_>> =
             headers.iter().map(|(n, v)| Header { name: n.as_bytes(), value: v.map(str::as_bytes) }).collect();
         let row = log.records.len();
+        let mut record = RawBatch::new();
         let value = (!self.rng.chance(50)).then_some(value.as_bytes());
-        log.records.push(
+        record.push(
             offset,
             timestamp,
             TimestampType::CreateTime,
@@ -257,6 +307,7 @@ impl Broker {
             value,
             headers.iter().copied(),
         );
+        log.records.push(Arc::new(record));
         log.slots.push(Slot::Record { row, state, compacted: false });
     }
 
@@ -286,7 +337,7 @@ impl Broker {
     }
 
     fn log<T>(&self, tp: &TopicPartition, f: impl FnOnce(&Log) -> T) -> Result<T> {
-        self.with_log(&tp.topic, None, tp.partition, f).ok_or_else(|| Error::unavailable("simulated: no such topic"))
+        self.with_log(&tp.topic, tp.partition, f).ok_or_else(|| Error::unavailable("simulated: no such topic"))
     }
 }
 
@@ -362,6 +413,8 @@ struct Reading {
     next: i64,
     paused: bool,
     told_end: bool,
+    /// Truncations of the log that it knows of.
+    seen: Option<usize>,
     fetched: RawBatch,
     handed: usize,
 }
@@ -472,10 +525,14 @@ impl Poll for Consumer {
             reading.fetched = RawBatch::new();
             reading.handed = 0;
             let (count, next) = (rng.range(1, 12) as usize, reading.next);
+            let seen = &mut reading.seen;
             let fetched = self.broker.log(tp, |log| {
-                if next < log.start || next > log.end() {
+                let known = *seen.get_or_insert(log.truncations.len());
+                let diverged = log.truncations.get(known..).is_some_and(|t| t.iter().any(|end| *end < next));
+                if next < log.start || next > log.end() || diverged {
                     return None;
                 }
+                *seen = Some(log.truncations.len());
                 let mut batch = RawBatch::new();
                 for offset in log.readable(next).take(count) {
                     batch.push_record(&log.record(offset)?);
@@ -514,7 +571,7 @@ impl Poll for Consumer {
             .iter()
             .map(|(tp, next, _)| {
                 let (fetched, handed) = (RawBatch::new(), 0);
-                (tp.clone(), Reading { next: *next, paused: false, told_end: false, fetched, handed })
+                (tp.clone(), Reading { next: *next, paused: false, told_end: false, seen: None, fetched, handed })
             })
             .collect();
         Ok(())

@@ -5,7 +5,7 @@
 use crate::broker::{Broker, Fate};
 use bytes::Bytes;
 use dlq_archiver::format::{self, Format, Projection};
-use dlq_archiver::layout::LedgerName;
+use dlq_archiver::layout::{self, LedgerName};
 use dlq_archiver::ledger::{Checkpoint, GapKind, Genesis, Intent, Manifest, decode_offsets, from_bytes, sha256_hex};
 use dlq_archiver::record::TopicPartition;
 use dlq_archiver::store::Created;
@@ -38,6 +38,8 @@ impl Ledger {
 struct Inner {
     /// Every row that a glob finds: (topic, partition, generation, offset) -> object.
     rows: BTreeMap<(String, i32, u32, i64), String>,
+    /// The same by content, whatever the generation: (topic, partition, offset, checksum).
+    contents: BTreeMap<(String, i32, i64, u64), String>,
     objects: BTreeMap<String, Object>,
     /// By ledger prefix.
     ledgers: BTreeMap<String, Ledger>,
@@ -135,15 +137,15 @@ impl Oracle {
                 wrong = Some(format!("offset {offset} is not one that the intent names"));
             }
             let sum = row.raw.checksum(&mut scratch);
-            let same = self.broker().with_log(&tp.topic, id.as_deref(), tp.partition, |log| {
-                let real = log.record(offset).map(|r| r.checksum(&mut scratch));
-                (real == Some(sum), log.fate(offset))
+            if let Some(other) = inner.contents.insert((tp.topic.clone(), tp.partition, offset, sum), key.to_owned()) {
+                wrong = Some(format!("the record at offset {offset} is twice in the glob: also in {other}"));
+            }
+            let real = self.broker().any_log(&tp.topic, id.as_deref(), tp.partition, |log, _| {
+                log.record(offset).map(|r| r.checksum(&mut scratch)) == Some(sum)
+                    && matches!(log.fate(offset), Fate::There | Fate::Expired | Fate::Compacted)
             });
-            match same {
-                Some((true, Fate::There | Fate::Expired | Fate::Compacted)) => {}
-                Some((true, fate)) => wrong = Some(format!("offset {offset} should not be readable ({fate:?})")),
-                Some((false, _)) => wrong = Some(format!("offset {offset} is not what the topic had")),
-                None => wrong = Some(format!("no log {tp} of topic id {id:?}")),
+            if !real {
+                wrong = Some(format!("offset {offset} is not what a consumer of the topic got"));
             }
             offsets.insert(offset);
             Ok(ControlFlow::Continue(()))
@@ -156,6 +158,7 @@ impl Oracle {
 
     fn ledger(&self, key: &str, body: &Bytes) -> Result<(), String> {
         let (prefix, _) = key.rsplit_once('/').ok_or("no folder")?;
+        // The name behind the partition's or generation's folder.
         let prefix = prefix.strip_suffix("/checkpoints").unwrap_or(prefix).to_owned();
         let name = key[prefix.len() + 1..].to_owned();
         let text = |e: dlq_archiver::Error| e.to_string();
@@ -164,10 +167,27 @@ impl Oracle {
         let ledger = inner.ledgers.entry(prefix.clone()).or_default();
         match LedgerName::parse(&name) {
             Some(LedgerName::Genesis) => {
-                ledger.genesis = Some((from_bytes(key, body).map_err(text)?, sha256_hex(body)));
+                let genesis: Genesis = from_bytes(key, body).map_err(text)?;
+                let before = genesis.generation.checked_sub(1).filter(|g| *g > 0);
+                ledger.genesis = Some((genesis.clone(), sha256_hex(body)));
+                if let Some(before) = before {
+                    let before = layout::ledger_prefix(&genesis.topic, genesis.partition, before);
+                    let before = inner.ledgers.get(before.trim_end_matches('/')).ok_or("no generation before it")?;
+                    if !before.intents.values().any(Intent::is_seal) {
+                        return Err("the generation before it is not sealed".into());
+                    }
+                    let last = before.manifests.values().max_by_key(|(m, _)| m.from).map(|(_, sha)| sha);
+                    let last = last.or(before.genesis.as_ref().map(|(_, sha)| sha));
+                    if genesis.previous_sha256.as_ref() != last {
+                        return Err("does not chain to the generation before".into());
+                    }
+                }
             }
             Some(LedgerName::Intent { from }) => {
                 let intent: Intent = from_bytes(key, body).map_err(text)?;
+                if intent.is_seal() {
+                    self.broker().faults.met("(generation sealed)");
+                }
                 for object in &intent.objects {
                     if inner.named.insert(object.key.clone(), (prefix.clone(), from)).is_some() {
                         return Err(format!("{} is named by two intents", object.key));
@@ -221,20 +241,22 @@ impl Oracle {
     pub fn complete(&self, tp: &TopicPartition) {
         let found = {
             let inner = self.inner.lock().unwrap();
-            let ledger = inner
-                .ledgers
-                .values()
-                .find(|l| l.genesis.as_ref().is_some_and(|(g, _)| g.topic == tp.topic && g.partition == tp.partition));
-            let Some(ledger) = ledger else { return };
-            let Some((genesis, _)) = &ledger.genesis else { return };
-            let broker = self.broker();
-            broker.with_log(&tp.topic, genesis.topic_id.as_deref(), tp.partition, |log| {
-                if ledger.head() != Some(log.stable()) {
-                    return Some(format!("{tp}: archived to {:?}, the log ends at {}", ledger.head(), log.stable()));
+            let ours = |l: &&Ledger| {
+                l.genesis.as_ref().is_some_and(|(g, _)| g.topic == tp.topic && g.partition == tp.partition)
+            };
+            let generation = |l: &&Ledger| l.genesis.as_ref().map_or(0, |(g, _)| g.generation);
+            let Some(newest) = inner.ledgers.values().filter(ours).max_by_key(generation) else { return };
+            let first = inner.ledgers.values().filter(ours).filter_map(|l| l.genesis.as_ref());
+            let first = first.map(|(g, _)| g.first_offset).min().unwrap_or(0);
+            self.broker().with_log(&tp.topic, tp.partition, |log| {
+                if newest.head() != Some(log.stable()) {
+                    return Some(format!("{tp}: archived to {:?}, the log ends at {}", newest.head(), log.stable()));
                 }
-                let hidden = (genesis.first_offset..log.stable()).find(|o| {
-                    let place = (tp.topic.clone(), tp.partition, genesis.generation, *o);
-                    log.fate(*o) == Fate::There && !inner.rows.contains_key(&place)
+                let mut scratch = Vec::new();
+                let hidden = (first..log.stable()).find(|o| {
+                    let Some(record) = log.record(*o).filter(|_| log.fate(*o) == Fate::There) else { return false };
+                    let content = (tp.topic.clone(), tp.partition, *o, record.checksum(&mut scratch));
+                    !inner.contents.contains_key(&content)
                 });
                 hidden.map(|o| format!("{tp}: offset {o} is in the topic and not in the archive"))
             })
@@ -275,31 +297,33 @@ fn check_manifest(
         }
         rows.extend(found.offsets.iter().copied());
     }
-    broker
-        .with_log(&m.topic, genesis.topic_id.as_deref(), m.partition, |log| {
-            for offset in m.from..m.to {
-                let gap = m.gaps.iter().find(|g| (g.from..g.to).contains(&offset)).map(|g| g.kind);
-                let fate = log.fate(offset);
-                let right = match (rows.contains(&offset), gap, fate) {
-                    (true, None, _) => true,
-                    (true, Some(_), _) => false,
-                    // Lost is said of whole ranges below the log start, whatever was in them.
-                    (false, Some(GapKind::Lost), _) => offset < log.start,
-                    (false, Some(GapKind::Expired), _) => offset < log.start,
-                    (false, Some(GapKind::Compacted), fate) => matches!(fate, Fate::Compacted | Fate::Expired),
-                    (false, Some(GapKind::Unknown), fate) => fate != Fate::There,
-                    (false, None, fate) => matches!(fate, Fate::Never | Fate::Compacted),
-                };
-                if !right {
-                    return Err(format!(
-                        "offset {offset}: in an object: {}, gap {gap:?}, in truth {fate:?} (log {}..{})",
-                        rows.contains(&offset),
-                        log.start,
-                        log.stable()
-                    ));
-                }
+    let mut why = "of a topic that never was".to_owned();
+    let right = broker.any_log(&m.topic, genesis.topic_id.as_deref(), m.partition, |log, now| {
+        for offset in m.from..m.to {
+            let gap = m.gaps.iter().find(|g| (g.from..g.to).contains(&offset)).map(|g| g.kind);
+            let fate = log.fate(offset);
+            let right = match (rows.contains(&offset), gap, fate) {
+                (true, None, _) => true,
+                (true, Some(_), _) => false,
+                // Lost is said of whole ranges below the log start, whatever was in them.
+                (false, Some(GapKind::Lost), _) => offset < log.start,
+                // Of a log that is gone, nothing can be read again.
+                (false, Some(GapKind::Expired), _) => offset < log.start || !now,
+                (false, Some(GapKind::Compacted), fate) => matches!(fate, Fate::Compacted | Fate::Expired),
+                (false, Some(GapKind::Unknown), fate) => fate != Fate::There,
+                (false, None, fate) => matches!(fate, Fate::Never | Fate::Compacted),
+            };
+            if !right {
+                why = format!(
+                    "offset {offset}: in an object: {}, gap {gap:?}, in truth {fate:?} (log {}..{})",
+                    rows.contains(&offset),
+                    log.start,
+                    log.stable()
+                );
+                return false;
             }
-            Ok(())
-        })
-        .unwrap_or(Err("of a topic that never was".into()))
+        }
+        true
+    });
+    if right { Ok(()) } else { Err(why) }
 }

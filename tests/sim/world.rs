@@ -73,6 +73,8 @@ struct World {
     topics: Vec<String>,
     /// A cut for each record or two: ledgers grow long.
     small_cuts: bool,
+    /// Topics are made anew and logs truncated, and archivers go on in a new generation.
+    generations: bool,
     ended: Mutex<BTreeMap<u32, Result<archive::Outcome, dlq_archiver::Error>>>,
 }
 
@@ -84,7 +86,8 @@ pub fn run(seed: u64, without: &BTreeSet<String>) -> Report {
     let oracle = Arc::new(Oracle::default());
     let topics: Vec<(&str, usize)> =
         [("a.DLT", 1 + rng.below(2) as usize), ("b", 1)][..1 + rng.below(2) as usize].to_vec();
-    let broker = Broker::new(machine.clone(), rng.clone(), faults.clone(), &topics, rng.chance(800));
+    let (ids, generations) = (rng.chance(800), rng.chance(300));
+    let broker = Broker::new(machine.clone(), rng.clone(), faults.clone(), &topics, ids, generations);
     oracle.watch(broker.clone());
     let store = FaultyStore::new(machine.clone(), rng.clone(), faults.clone(), oracle.clone());
     let format = if rng.chance(150) { Format::Parquet } else { Format::Jsonl(Compression::None) };
@@ -100,6 +103,7 @@ pub fn run(seed: u64, without: &BTreeSet<String>) -> Report {
         last_process: AtomicU32::new(WORLD),
         topics: topics.iter().map(|(name, _)| (*name).to_owned()).collect(),
         small_cuts,
+        generations,
         ended: Mutex::default(),
     });
     world.clone().go();
@@ -188,6 +192,7 @@ impl World {
             once,
             group: None,
             from: From::Earliest,
+            new_generation: self.generations,
             format: self.format,
             policy: CutPolicy {
                 max_records: rng.range(1, if self.small_cuts { 3 } else { 20 }) as usize,
