@@ -213,8 +213,26 @@ async fn a_topic_made_anew_stops_its_partition() {
     produce(&connection, &topic, &five);
     let out = archive();
     assert_eq!(out.status.code(), Some(1));
-    assert!(String::from_utf8_lossy(&out.stderr).contains("deleted and made anew"), "{out:?}");
+    let told = String::from_utf8_lossy(&out.stderr).into_owned();
+    assert!(told.contains("deleted and made anew") && told.contains("--new-generation"), "{told}");
     assert_eq!(in_archive(&url).await, before);
+
+    // Asked to, it goes on beside the old archive; once more, there is nothing to do.
+    for _ in 0..2 {
+        let args = ["archive", "--once", "--topic", &topic, "--brokers", &brokers, "--archive", &url, "--new-generation"];
+        let out = program(&args).output().unwrap();
+        assert_eq!(out.status.code(), Some(0), "{out:?}");
+    }
+    let out = program(&["list", "--archive", &url, "--limit", "0", "-o", "jsonl"]).output().unwrap();
+    let ids: Vec<String> = String::from_utf8(out.stdout)
+        .unwrap()
+        .lines()
+        .map(|l| serde_json::from_str::<serde_json::Value>(l).unwrap()["record_id"].as_str().unwrap().to_owned())
+        .collect();
+    let count = |end: &str| ids.iter().filter(|id| id.ends_with(end)).count();
+    assert_eq!((ids.len(), count("@g2")), (15, 10), "{ids:?}");
+    let out = program(&["verify", "--archive", &url, "--brokers", &brokers]).output().unwrap();
+    assert_eq!(out.status.code(), Some(0), "{out:?}");
 }
 
 /// A new archive on top of an old one's ledger would mix formats and lose the group's name.

@@ -165,8 +165,10 @@ async fn an_archive_of_every_kind_of_cut_has_no_damage() {
     let lost = Gap { from: 30, to: 40, kind: GapKind::Lost };
     archive.cut(TOPIC, 0, 30, 40, RawBatch::new(), vec![lost]).await;
     archive.cut(TOPIC, 0, 40, 44, RawBatch::new(), vec![]).await;
-    archive.cut_in(TOPIC, 0, 2, 0, 10, records(0..10), vec![]).await;
     archive.genesis("c-dlt", 0, 1, 77).await;
+    for generation in [1, 2] {
+        archive.cut_in("d-dlt", 0, generation, 0, 10, records(0..10), vec![]).await;
+    }
     // Recovered: of one object some rows, of the other none.
     let batch = records(44..54);
     let (intent, encoded) = begin(&archive, 44, 54, &batch, |o| o % 2 == 0 && o > 48);
@@ -179,7 +181,7 @@ async fn an_archive_of_every_kind_of_cut_has_no_damage() {
     for report in [verify(&archive).await, verify_quick(&archive).await] {
         assert_eq!(found(&report), [], "{:#?}", report.damage);
         let t = report.totals;
-        assert_eq!((t.partitions, t.cuts, t.open_cuts, t.rows), (4, 8, 1, 30 + 2 + 10 + 2));
+        assert_eq!((t.partitions, t.cuts, t.open_cuts, t.rows), (5, 9, 1, 30 + 2 + 10 + 10 + 2));
         assert_eq!((t.lost_offsets, t.compacted_offsets), (10 + 4, 4));
         let notes: Vec<_> = report.notes.iter().map(|n| n.at.as_str()).collect();
         assert_eq!(notes, [layout::intent_key(PREFIX, 54)]);
@@ -189,8 +191,25 @@ async fn an_archive_of_every_kind_of_cut_has_no_damage() {
     let heads: Vec<_> = receipt.partitions.iter().map(|p| (p.topic.as_str(), p.generation, p.sequence, p.to)).collect();
     assert_eq!(
         heads,
-        [("aa-dlt", 1, Some(5), 54), ("aa-dlt", 2, Some(0), 10), ("bb-dlt", 1, Some(0), 9), ("c-dlt", 1, None, 77)]
+        [
+            ("aa-dlt", 1, Some(5), 54),
+            ("bb-dlt", 1, Some(0), 9),
+            ("c-dlt", 1, None, 77),
+            ("d-dlt", 1, Some(0), 10),
+            ("d-dlt", 2, Some(0), 10)
+        ]
     );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_generation_that_does_not_follow_the_one_before() {
+    let mut archive = sample().await;
+    archive.cut_in("d-dlt", 0, 1, 0, 10, records(0..10), vec![]).await;
+    archive.cut_in("d-dlt", 0, 2, 0, 10, records(0..10), vec![]).await;
+    // A cut that came into the first generation behind its end.
+    archive.cut_in("d-dlt", 0, 1, 10, 20, records(10..20), vec![]).await;
+    let key = layout::genesis_key(&layout::ledger_prefix("d-dlt", 0, 2));
+    only(&verify(&archive).await, What::ChainBroken, &key);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -74,6 +74,7 @@ impl TestArchive {
 
     /// Begins a partition's ledger. Left out, it begins at offset 0 with its first cut.
     pub async fn genesis(&mut self, topic: &str, partition: i32, generation: u32, first_offset: i64) {
+        let before = generation.checked_sub(1).and_then(|g| self.logs.get(&(topic.to_owned(), partition, g)));
         let genesis = Genesis {
             version: LEDGER_VERSION,
             archive_id: self.archive.archive_id.clone(),
@@ -82,7 +83,7 @@ impl TestArchive {
             generation,
             topic_id: None,
             first_offset,
-            previous_sha256: None,
+            previous_sha256: before.map(|(_, head)| head.previous_sha256.clone()),
             created_at: self.archive.created_at.clone(),
         };
         let key = layout::genesis_key(&layout::ledger_prefix(topic, partition, generation));
