@@ -60,6 +60,7 @@ class Flow:
             e2e.create_topic(topic, PARTITIONS)
         self.thread = threading.Thread(target=self._run, daemon=True)
         self.thread.start()
+        wait_until("records are acknowledged", 30, lambda: self.acked, 0.1)
 
     def _run(self):
         # No idempotence: after a broker's restart there may be records twice in the topic. The archive has what the topic has.

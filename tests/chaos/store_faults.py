@@ -4,13 +4,12 @@ import os
 import signal
 import subprocess
 import tempfile
-import threading
 import time
 
 import faults
 import rig
 from faults import Fault
-from rig import CUT, Archiver, Flow, check, e2e
+from rig import Archiver, Flow, check, e2e
 
 # name -> what the proxy does while it lasts; also used for `--once`
 CLASSES = {
