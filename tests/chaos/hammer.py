@@ -14,7 +14,8 @@ import rig
 from faults import Fault
 from rig import Archiver, Flow, check, e2e
 
-SESSION = ("-X", "session.timeout.ms=1500", "-X", "heartbeat.interval.ms=300", "--cut-age", "1s", "--cut-records", "150")
+SESSION = ("-X", "session.timeout.ms=1500", "-X", "heartbeat.interval.ms=300")
+CUT = ("--cut-age", "1s", "--cut-records", "150")
 POINTS = {"intent": r"\.intent\.json", "data": r"/data/", "manifest": r"/\d{20}\.json"}
 
 
@@ -30,7 +31,7 @@ class Pair:
             self.start(place)
 
     def start(self, place):
-        self.now[place] = start = Archiver(*self.command[:2], *self.command[2:], endpoint=self.proxies[place].endpoint)
+        self.now[place] = start = Archiver(*self.command, endpoint=self.proxies[place].endpoint, cut=CUT)
         self.gone.append(start)
         return start
 

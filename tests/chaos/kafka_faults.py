@@ -159,7 +159,10 @@ def topic_made_anew(row, args):
     e2e.run(e2e.PRODUCE, e2e.BROKERS, old, str(rig.PARTITIONS), str(2 * count), "--append")
     row["fired"] = f"made anew, {2 * count} records where {count} were"
     new_flow = Flow(old, create=False)
-    time.sleep(args.seconds + 25)
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and len(archiver.said(f"{old}/", begin)) < rig.PARTITIONS:
+        time.sleep(1)
+    told = archiver.told_after(begin)
     new_flow.stop()
     stopped = [line for line in archiver.trouble(begin) if f"{old}/" in line and "stopped:" in line]
     row["first"] = f"`{archiver.first_trouble(begin)}`"
@@ -172,7 +175,7 @@ def topic_made_anew(row, args):
     restarted = Archiver([old, other], archive, "--group", group, once=True)
     again = restarted.wait(90)
     row["note"] = (
-        f"{len(stopped)} of {rig.PARTITIONS} partitions stopped; rows of the old topic {before[0]}, then {after[0]}; the other "
+        f"{len(stopped)} of {rig.PARTITIONS} partitions stopped, {told and round(told)} s after the deletion; rows of the old topic {before[0]}, then {after[0]}; the other "
         f"topic's are equal; SIGTERM: exit {code}; `--once` again: exit {again}, `{restarted.first_trouble()}`"
     )
     check(after == before, f"the old topic's rows were {before} and are {after}:\n{archiver.tail()}")

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 
@@ -18,6 +19,7 @@ import e2e  # noqa: E402
 
 S3 = os.environ["AWS_ENDPOINT_URL"]
 SERVICES = os.environ["LOCALSTACK_DIR"]  # its own: brokers are stopped here
+LOGS = tempfile.mkdtemp(prefix="dlq-archiver-chaos-logs-")
 PARTITIONS = 3
 CUT = ("--cut-age", "2s", "--cut-records", "300")
 
@@ -45,6 +47,10 @@ def topic_name(name):
 
 def archive_url(name):
     return f"s3://{e2e.BUCKET}/chaos-{e2e.RUN}/{name}"
+
+
+def archive_name(archive):
+    return archive.rstrip("/").rsplit("/", 1)[1]
 
 
 class Flow:
@@ -107,24 +113,28 @@ class Flow:
 class Archiver:
     """A process of the program under test, and its log with the time at which each line came."""
 
-    def __init__(self, topic, archive, *more, endpoint=S3, once=False):
+    def __init__(self, topic, archive, *more, endpoint=S3, once=False, cut=CUT):
         topics = [topic] if isinstance(topic, str) else topic
         command = [e2e.BIN, "archive", "--brokers", e2e.BROKERS, "--archive", archive, "--endpoint-url", endpoint]
         for name in topics:
             command += ["--topic", name]
         command += ["--once"] if once else []
+        self.archive = archive
         self.lines = []
         self.began = time.monotonic()
         self.process = subprocess.Popen(
-            [*command, *CUT, *more], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+            [*command, *cut, *more], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
         )
         e2e.STARTED.append(self.process)
         self.reader = threading.Thread(target=self._read, daemon=True)
         self.reader.start()
 
     def _read(self):
-        for line in self.process.stderr:
-            self.lines.append((time.monotonic(), line.rstrip("\n")))
+        with open(f"{LOGS}/{archive_name(self.archive)}-{self.process.pid}.log", "w") as log:
+            for line in self.process.stderr:
+                self.lines.append((time.monotonic(), line.rstrip("\n")))
+                log.write(line)
+                log.flush()
 
     def alive(self):
         return self.process.poll() is None
@@ -159,6 +169,10 @@ class Archiver:
 
     def first_trouble(self, since=0.0):
         return next(iter(self.trouble(since)), "(nothing)")
+
+    def told_after(self, since):
+        """Seconds until it said that something is wrong."""
+        return next((at - since for at, text in list(self.lines) if at >= since and (" WARN " in text or "ERROR " in text)), None)
 
     def said(self, text, since=0.0):
         return [line for at, line in list(self.lines) if at >= since and text in line]

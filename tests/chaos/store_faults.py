@@ -70,7 +70,8 @@ def outage(row, args, archive, on, off, endpoint=rig.S3, seconds=None, same_memb
             lost += rig.members(group) not in (before, None)
         off()
         end = time.monotonic()
-        row["first"] = f"`{archiver.first_trouble(begin)}`"
+        told = archiver.told_after(begin)
+        row["first"] = f"`{archiver.first_trouble(begin)}`" + ("" if told is None else f" after {told:.0f} s")
         row["alive"] = "stayed alive" if archiver.alive() else f"ended with {archiver.process.returncode}"
         check(archiver.alive(), f"it ended with {archiver.process.returncode}:\n{archiver.tail()}")
         rig.wait_until("all partitions go on", 120, lambda: len(archiver.cuts(end)) == rig.PARTITIONS or not archiver.alive(), 0.2)
@@ -96,8 +97,8 @@ def outage(row, args, archive, on, off, endpoint=rig.S3, seconds=None, same_memb
 def by_proxy(name, kinds):
     def run(row, args):
         proxy = faults.Proxy(rig.S3, args.seed)
-        # A stall has to be longer than the client's patience for one attempt, or nothing comes of it.
-        seconds = args.seconds + 15 if name in ("stall", "storm") else args.seconds
+        # A stall longer than the client's patience (three attempts of 20 s), or nothing would be said of it.
+        seconds = args.seconds + {"stall": 60, "storm": 15}.get(name, 0)
         try:
             outage(row, args, rig.archive_url(name), lambda: proxy.on(*kinds), proxy.off, proxy.endpoint, seconds)
         finally:
