@@ -1,7 +1,7 @@
 # What one can do here. `make` alone lists it. Cargo's own settings (CARGO_TARGET_DIR, ...) are honoured; program,
 # tests and benches share the release profile, so that nothing is built twice.
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench lint fmt up down
+.PHONY: help demo test chaos bench lint fmt up down
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-6s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -11,6 +11,9 @@ demo: ## archive, query and restore on an embedded broker and a local folder; ne
 
 test: ## all tests, against a real Kafka and S3 that it starts and stops; ARGS='...' go to cargo test
 	@tests/run.sh $(ARGS)
+
+chaos: ## real faults: stores that fail, brokers and processes that are killed; ARGS='--kills 200 --zombies 50'
+	@tests/chaos/run.sh $(ARGS)
 
 bench: ## how fast one core decodes, encodes and reads back
 	@cargo bench --quiet --bench encode

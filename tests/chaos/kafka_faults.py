@@ -159,12 +159,15 @@ def topic_made_anew(row, args):
     e2e.run(e2e.PRODUCE, e2e.BROKERS, old, str(rig.PARTITIONS), str(2 * count), "--append")
     row["fired"] = f"made anew, {2 * count} records where {count} were"
     new_flow = Flow(old, create=False)
-    deadline = time.monotonic() + 120
-    while time.monotonic() < deadline and len(archiver.said(f"{old}/", begin)) < rig.PARTITIONS:
+
+    def stopped():
+        return [line for line in archiver.trouble(begin) if f"{old}/" in line and "stopped:" in line]
+
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and len(stopped()) < rig.PARTITIONS:
         time.sleep(1)
-    told = archiver.told_after(begin)
+    told, silent = archiver.told_after(begin), rig.PARTITIONS - len(stopped())
     new_flow.stop()
-    stopped = [line for line in archiver.trouble(begin) if f"{old}/" in line and "stopped:" in line]
     row["first"] = f"`{archiver.first_trouble(begin)}`"
     row["alive"] = "stayed alive" if archiver.alive() else f"ended with {archiver.process.returncode}"
     after = rows_of(archive, old)
@@ -175,12 +178,12 @@ def topic_made_anew(row, args):
     restarted = Archiver([old, other], archive, "--group", group, once=True)
     again = restarted.wait(90)
     row["note"] = (
-        f"{len(stopped)} of {rig.PARTITIONS} partitions stopped, {told and round(told)} s after the deletion; rows of the old topic {before[0]}, then {after[0]}; the other "
-        f"topic's are equal; SIGTERM: exit {code}; `--once` again: exit {again}, `{restarted.first_trouble()}`"
+        f"told of {rig.PARTITIONS - silent} of {rig.PARTITIONS} partitions that they stopped, the first after "
+        f"{told and round(told)} s; rows of the old topic {before[0]}, then {after[0]}; the other's are equal; SIGTERM: exit {code}; `--once` again: exit {again}, `{restarted.first_trouble()}`"
     )
     check(after == before, f"the old topic's rows were {before} and are {after}:\n{archiver.tail()}")
     check(rows_of(archive, old) == before, "another run changed the old topic's rows")
-    check(len(stopped) == rig.PARTITIONS, f"{len(stopped)} partitions stopped:\n{archiver.tail()}")
+    check(not silent, f"of {silent} partitions nothing was said within 60 s, though they had stopped. Then, at the end:\n{archiver.tail()}")
     check(code == 1 and again == 1, f"exit codes {code} and {again}")
 
 
@@ -235,6 +238,8 @@ def open_transaction(row, args):
         f"while it was open {len(during)} of {rig.PARTITIONS} partitions went on, and {behind} records waited; `--once` then: exit "
         f"{code}, `{once.first_trouble()}`"
     )
+    if not archiver.said("transaction", begin):
+        row["result"] = "known gap"  # nobody is told that records wait
     check(len(during) == rig.PARTITIONS - 1, f"partitions that went on: {sorted(during)}")
 
 
@@ -268,7 +273,10 @@ def deleted_behind_aborted(row, args):
             f"`{archiver.first_trouble()}`; then exit {after}, {rows} rows"
         )
         check(rows == 110, f"{rows} rows")
-        check(code == (0 if seen else 3), f"{name}: exit {code}")
+        if name == "unseen" and code == 3:
+            row["result"] = "known gap"  # nothing that anybody could have read was lost
+        else:
+            check(code == (3 if committed else 0), f"{name}: exit {code}")
     row["fired"] = "3 x DeleteRecords"
     row["note"] = "; ".join(notes)
 
