@@ -12,7 +12,7 @@ from faults import Fault
 from rig import Archiver, Flow, check, e2e
 
 SCENARIOS = {}
-ALONE = {"broker_killed", "broker_restarted", "broker_hung", "store_killed", "zombie"}
+ALONE = {"once_broker_killed", "broker_killed", "broker_restarted", "broker_hung", "store_killed", "zombie"}
 SHORT_SESSION = ("-X", "session.timeout.ms=3000", "-X", "heartbeat.interval.ms=500")
 
 
@@ -25,10 +25,15 @@ def up():
     rig.localstack("up.sh")
 
 
+def in_session(args):
+    """Whether the fault is over before the session is: 45 s by default."""
+    return args.seconds < 35
+
+
 @scenario
 def broker_killed(row, args):
     """kill -9 of the only broker, started again after the fault's seconds."""
-    store_faults.outage(row, args, rig.archive_url("broker-killed"), lambda: rig.end_service("kafka"), up)
+    store_faults.outage(row, args, rig.archive_url("broker-killed"), lambda: rig.end_service("kafka"), up, same_member=in_session(args))
     row["fired"] = "1 x SIGKILL"
 
 
@@ -39,7 +44,7 @@ def broker_restarted(row, args):
     def on():
         rig.end_service("kafka", signal.SIGTERM)
 
-    store_faults.outage(row, args, rig.archive_url("broker-restarted"), on, up)
+    store_faults.outage(row, args, rig.archive_url("broker-restarted"), on, up, same_member=in_session(args))
     row["fired"] = "1 x SIGTERM"
 
 
@@ -47,10 +52,45 @@ def broker_restarted(row, args):
 def broker_hung(row, args):
     """The only broker stands still (SIGSTOP), connections stay open."""
     broker = rig.service("kafka")
-    store_faults.outage(
-        row, args, rig.archive_url("broker-hung"), lambda: os.kill(broker, signal.SIGSTOP), lambda: os.kill(broker, signal.SIGCONT)
-    )
+
+    def on():
+        os.kill(broker, signal.SIGSTOP)
+
+    def off():
+        os.kill(broker, signal.SIGCONT)
+
+    try:
+        store_faults.outage(row, args, rig.archive_url("broker-hung"), on, off, same_member=in_session(args))
+    finally:
+        off()
     row["fired"] = "1 x SIGSTOP"
+
+
+@scenario
+def once_broker_killed(row, args):
+    """`archive --once` with a long backlog: kill -9 of the only broker for some seconds, then for longer than --wait."""
+    topic, archive, count = rig.topic_name("once-broker"), rig.archive_url("once-broker"), 60_000
+    e2e.run(e2e.PRODUCE, e2e.BROKERS, topic, str(rig.PARTITIONS), str(count))
+    notes = []
+    for more, code_wanted, pause in [((), 0, 8), (("--wait", "5s"), 1, 40)]:
+        e2e.run(e2e.PRODUCE, e2e.BROKERS, topic, str(rig.PARTITIONS), str(count), "--append")
+        archiver = Archiver(topic, archive, *more, once=True, cut=("--cut-records", "5000"))
+        rig.wait_until("it has begun", 60, lambda: archiver.cuts(), 0.05)
+        rig.end_service("kafka")
+        begin = time.monotonic()
+        rig.wait_until("the pause is over", pause + 60, lambda: not archiver.alive() or time.monotonic() > begin + pause, 0.1)
+        ended = time.monotonic() - begin
+        up()
+        code = archiver.wait(180)
+        said = archiver.trouble(begin)
+        row.setdefault("first", f"`{archiver.first_trouble(begin)}`")
+        took = f"{ended:.0f} s after the kill" if ended < pause else f"{time.monotonic() - begin - pause:.0f} s after the pause"
+        notes.append(f"{' '.join(more) or 'for 8 s'}: exit {code}, {took}" + (f", `{said[-1]}`" if code else ""))
+        check(code == code_wanted, f"{notes[-1]}:\n{archiver.tail()}")
+    again = Archiver(topic, archive, once=True)
+    check(again.wait(180) == 0, again.tail())
+    row["fired"], row["note"] = "2 x SIGKILL", "; ".join(notes)
+    row["records"] = rig.compare(topic, archive, 3 * count)
 
 
 @scenario
@@ -153,7 +193,7 @@ def topic_made_anew(row, args):
     time.sleep(4)  # nothing of it is open any more
     before = rows_of(archive, old)
     begin = time.monotonic()
-    admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": e2e.BROKERS})
+    admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": e2e.BROKERS, **rig.QUIET})
     admin.delete_topics([old])[old].result()
     rig.wait_until("the topic can be made again", 30, lambda: made(old))
     e2e.run(e2e.PRODUCE, e2e.BROKERS, old, str(rig.PARTITIONS), str(2 * count), "--append")
@@ -212,7 +252,7 @@ def open_transaction(row, args):
     flow = Flow(topic)
     archiver = Archiver(topic, archive, "--group", group)
     archiver.settled()
-    producer = confluent_kafka.Producer({"bootstrap.servers": e2e.BROKERS, "transactional.id": topic})
+    producer = confluent_kafka.Producer({"bootstrap.servers": e2e.BROKERS, "transactional.id": topic, **rig.QUIET})
     producer.init_transactions(30)
     producer.begin_transaction()
     producer.produce(topic, b"never committed", partition=0)
@@ -260,7 +300,7 @@ def deleted_behind_aborted(row, args):
         if seen:
             check(Archiver(topic, archive, once=True).wait(60) == 0, "the second run failed")
         end = log_end(topic)
-        admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": e2e.BROKERS})
+        admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": e2e.BROKERS, **rig.QUIET})
         admin.delete_records([confluent_kafka.TopicPartition(topic, 0, end)])
         rig.wait_until("the log start moves", 30, lambda: log_start(topic) == end)
         archiver = Archiver(topic, archive, once=True)
@@ -282,7 +322,7 @@ def deleted_behind_aborted(row, args):
 
 
 def transaction(topic, count, commit):
-    producer = confluent_kafka.Producer({"bootstrap.servers": e2e.BROKERS, "transactional.id": topic})
+    producer = confluent_kafka.Producer({"bootstrap.servers": e2e.BROKERS, "transactional.id": topic, **rig.QUIET})
     producer.init_transactions(30)
     producer.begin_transaction()
     for n in range(count):
@@ -295,7 +335,7 @@ def transaction(topic, count, commit):
 
 
 def ends_of(topic):
-    consumer = confluent_kafka.Consumer({"bootstrap.servers": e2e.BROKERS, "group.id": "chaos", "isolation.level": "read_uncommitted"})
+    consumer = confluent_kafka.Consumer({"bootstrap.servers": e2e.BROKERS, "group.id": "chaos", "isolation.level": "read_uncommitted", **rig.QUIET})
     try:
         return consumer.get_watermark_offsets(confluent_kafka.TopicPartition(topic, 0), 10)
     except confluent_kafka.KafkaException:

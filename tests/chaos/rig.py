@@ -21,6 +21,7 @@ S3 = os.environ["AWS_ENDPOINT_URL"]
 SERVICES = os.environ["LOCALSTACK_DIR"]  # its own: brokers are stopped here
 LOGS = tempfile.mkdtemp(prefix="dlq-archiver-chaos-logs-")
 PARTITIONS = 3
+QUIET = {"log_level": 0}  # librdkafka of the test itself: brokers that go away are no news here
 CUT = ("--cut-age", "2s", "--cut-records", "300")
 
 
@@ -70,7 +71,7 @@ class Flow:
 
     def _run(self):
         # No idempotence: after a broker's restart there may be records twice in the topic. The archive has what the topic has.
-        producer = confluent_kafka.Producer({"bootstrap.servers": e2e.BROKERS, "linger.ms": 5})
+        producer = confluent_kafka.Producer({"bootstrap.servers": e2e.BROKERS, "linger.ms": 5, **QUIET})
         begin, n = time.monotonic(), 0
         while not self.ended.wait(0.05):
             while n < (time.monotonic() - begin) * self.rate:
@@ -200,7 +201,7 @@ class Archiver:
 def members(group):
     """Members of a group, or None while the brokers do not answer."""
     try:
-        admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": e2e.BROKERS})
+        admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": e2e.BROKERS, **QUIET})
         described = admin.describe_consumer_groups([group], request_timeout=5)[group].result(10)
         return sorted(m.member_id for m in described.members)
     except Exception:  # noqa: BLE001 - whatever it is, it is no answer
@@ -208,7 +209,7 @@ def members(group):
 
 
 def watermarks(topic):
-    consumer = confluent_kafka.Consumer({"bootstrap.servers": e2e.BROKERS, "group.id": "chaos"})
+    consumer = confluent_kafka.Consumer({"bootstrap.servers": e2e.BROKERS, "group.id": "chaos", **QUIET})
     try:
         return [consumer.get_watermark_offsets(confluent_kafka.TopicPartition(topic, p), 10) for p in range(PARTITIONS)]
     finally:
