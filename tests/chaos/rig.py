@@ -190,7 +190,8 @@ class Archiver:
     def settled(self, seconds=60):
         """Waits until it has archived from every partition."""
         try:
-            wait_until("all partitions have a cut", seconds, lambda: len(self.cuts()) == PARTITIONS)
+            wait_until("all partitions have a cut", seconds, lambda: len(self.cuts()) == PARTITIONS or not self.alive())
+            check(self.alive(), f"it ended with {self.process.returncode}")
         except Failed as error:
             raise Failed(f"{error}. Its last lines:\n{self.tail()}") from None
 
