@@ -1,6 +1,7 @@
 """What every scenario is made of: a topic that grows all the time, archivers whose log is read as it comes, services
 that are stopped and started, and the comparison at the end."""
 
+import json
 import os
 import signal
 import subprocess
@@ -225,11 +226,14 @@ def all_archived(topic, archive, seconds=150):
 
 
 def compare(topic, archive, expect=None):
-    """Every record of the topic is in the archive once and the same; the count."""
+    """Every record of the topic is in the archive once and the same, and no gap is told of; the count."""
     command = [sys.executable, f"{ROOT}/tests/e2e/compare.py", e2e.BROKERS, archive, topic]
     command += [] if expect is None else ["--expect", str(expect)]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     check(done.returncode == 0, f"compare: {done.stdout.strip()[-600:]}")
+    summary = json.loads(e2e.run(e2e.BIN, "summary", "--archive", archive, "-o", "json"))
+    gaps = {kind: summary[f"offsets_{kind}"] for kind in ("lost", "expired", "compacted")}
+    check(not any(gaps.values()), f"nothing is missing, but the ledger tells of gaps: {gaps}")
     return int(done.stdout.split()[0])
 
 

@@ -121,7 +121,7 @@ def disk_full(row, args):
     mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", folder], stderr=subprocess.PIPE, text=True)
     if mounted.returncode != 0:
         os.rmdir(folder)
-        row["note"] = f"NOT TRIED, no right to mount: {mounted.stderr.strip()}"
+        row["result"], row["note"] = "not tried", f"no right to mount: {mounted.stderr.strip()}"
         return
     ballast = f"{folder}/ballast"
 
