@@ -1,6 +1,6 @@
 """The two counts: kill -9 and SIGSTOP again and again, with two archivers in one group.
 
-Half of the moments are chance, half are chosen: when an intent, a data object or a manifest is on its way to the store or
+Three of ten moments are chance, the others are chosen: when an intent, a data object or a manifest is on its way to the store or
 just stored. Requests on the way when their sender is killed arrive after it was started again, or never.
 """
 
@@ -25,18 +25,18 @@ class Pair:
     def __init__(self, topic, archive, group):
         self.command = (topic, archive, "--group", group, *SESSION)
         self.proxies = [faults.Proxy(rig.S3), faults.Proxy(rig.S3)]
-        self.gone = []
+        self.all = []
         self.now = [None, None]
         for place in (0, 1):
             self.start(place)
 
     def start(self, place):
         self.now[place] = start = Archiver(*self.command, endpoint=self.proxies[place].endpoint, cut=CUT)
-        self.gone.append(start)
+        self.all.append(start)
         return start
 
     def said(self, text):
-        return sum(len(archiver.said(text)) for archiver in self.gone)
+        return sum(len(archiver.said(text)) for archiver in self.all)
 
     def reach(self, place, chance, reached):
         """Waits for a moment to strike at; its name is counted."""
@@ -73,7 +73,7 @@ def finish(row, pair, flow, topic, archive, what, reached, begin):
         f"{pair.said(' archived topic=')} cuts; {pair.said('finishing the cut')} that were begun were finished by another; "
         f"{pair.said('created by another archiver')} times fenced"
     )
-    trouble = collections.Counter(line.split(": ")[-1][:100] for a in pair.gone for line in a.trouble())
+    trouble = collections.Counter(line.split(": ")[-1][:100] for a in pair.all for line in a.trouble())
     row["first"] = "; ".join(f"`{line}` ({n})" for line, n in trouble.most_common(3)) or "(nothing)"
 
 
@@ -144,7 +144,7 @@ def zombies(row, args):
             e2e.say(f"{n + 1} zombies in {time.monotonic() - begin:.0f} s, {pair.said(' archived topic=')} cuts")
     row["alive"], row["group"] = "stayed alive", f"lost it {lost} times"
     finish(row, pair, flow, topic, archive, f"{lost} zombies", reached, begin)
-    check(len(pair.gone) == 2, "one had to be started again")
+    check(len(pair.all) == 2, "one had to be started again")
 
 
 SCENARIOS = {"kills": kills, "zombies": zombies}

@@ -1,7 +1,6 @@
 """The store fails in all the ways that stores do, under one archiver that follows a topic."""
 
 import os
-import signal
 import subprocess
 import tempfile
 import time
