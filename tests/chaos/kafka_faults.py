@@ -75,7 +75,7 @@ def once_broker_killed(row, args):
     for more, code_wanted, pause in [((), 0, 8), (("--wait", "5s"), 1, 40)]:
         e2e.run(e2e.PRODUCE, e2e.BROKERS, topic, str(rig.PARTITIONS), str(count), "--append")
         # Little memory, or all of it would have been read when the broker goes, and rightly be archived without it.
-        small = ("--memory", "8MiB", "-X", "queued.max.messages.kbytes=1024", "-X", "fetch.message.max.bytes=262144")
+        small = ("--memory", "24MiB", "--cut-age", "3s", "-X", "queued.max.messages.kbytes=1024", "-X", "fetch.message.max.bytes=262144")
         archiver = Archiver(topic, archive, *more, *small, once=True, cut=("--cut-records", "5000"))
         rig.wait_until("it has begun", 60, lambda: archiver.cuts(), 0.05)
         rig.end_service("kafka")
