@@ -85,3 +85,6 @@ impl Ahead {
         self.progress.is_none() && self.sent.pieces.is_empty()
     }
 }
+
+#[cfg(test)]
+mod tests;
