@@ -1,8 +1,8 @@
 //! What restores leave in the bucket: `restores/<id>/`, written and read back.
 //!
 //! - `plan.json` before the first record is sent,
-//! - `run-<n>.json` at each start of the program, `sent/*.parquet` with each batch (see [`super::pieces`]),
-//!   `skipped/*.jsonl` for what was asked for in it and not sent,
+//! - `run-<n>.json` at each start of the program and, without transactions, at the end; `sent/*.parquet` with each batch
+//!   (see [`super::pieces`]), `skipped/*.jsonl` for what was asked for in it and not sent,
 //! - `records-*.parquet`, what went where, for SQL engines and later restores, `skipped-*.jsonl`; then `done.json`.
 //!
 //! Owns their names and order. Sends nothing. Invariant: each is created only if absent and never changed; a restore
