@@ -186,7 +186,8 @@ impl Why {
         match self {
             Self::AlreadyRestored => "--include-restored sends it again",
             Self::UnfinishedRestore => {
-                "finish that restore with --resume ID. If it was taken over, compare restores/ID/sent with the target,                  and send what is missing there with --record-id and --include-restored"
+                "finish that restore with --resume ID. If it was taken over, compare restores/ID/sent with the target, and \
+                 send what is missing there with --record-id and --include-restored"
             }
             Self::NotCopied => "nothing to send: copying is switched on where the records are dead-lettered",
             Self::UnknownOrigin => "name the target with --to TOPIC",
@@ -196,10 +197,12 @@ impl Why {
             Self::MissingTarget => "create the topic, or name another with --to TOPIC; then give the command again",
             Self::Timestamp => "--timestamps now sends it with the time of the restore",
             Self::TooLarge => {
-                "raise max.message.bytes on the target topic, then give the command again: what was restored is                  skipped (with --include-restored, name the records with --record-id)"
+                "raise max.message.bytes on the target topic, then give the command again: what was restored is skipped \
+                 (with --include-restored, name the records with --record-id)"
             }
             Self::Refused => {
-                "see what the topic demands (cleanup.policy=compact: a key), or name another with --to TOPIC; then                  give the command again"
+                "see what the topic demands (cleanup.policy=compact: a key), or name another with --to TOPIC; then give \
+                 the command again"
             }
         }
     }
