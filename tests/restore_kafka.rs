@@ -288,7 +288,8 @@ async fn every_byte_comes_back_plainly() {
 async fn the_documented_event_goes_back_as_documented() {
     let Some(brokers) = brokers() else { return };
     let world = World::new(&brokers, TestArchive::of_fixtures(Format::Jsonl(Default::default())).await);
-    let dry = world.restore(&["--record-id", "default-dlt/7/0", "--dry-run", "-o", "json"]).json();
+    let dry = world.restore(&["--record-id", "default-dlt/7/0", "--dry-run", "-o", "json"]);
+    let dry: serde_json::Value = serde_json::from_str(&dry.out).unwrap();
     let by = if dry["to_restore"] == 1 { "groups" } else { "skipped" };
     assert_eq!(dry[by][0]["target"], "default", "{dry}");
     // Another topic than that, which may exist with any retention.
@@ -373,10 +374,11 @@ async fn wrong_targets_are_refused() {
     let dlq = format!("{origin}-dlq");
     world.topic(&dlq, 1).await;
     assert!(world.restore(&["--all", "--to", &dlq]).fails(2).contains("--allow-dead-letter-target"));
-    let gone = world.restore(&["--all", "-o", "json"]);
-    assert_eq!(gone.code, 1, "{gone:?}");
-    let document: serde_json::Value = serde_json::from_str(&gone.out).unwrap();
-    assert_eq!((&document["skipped"][0]["reason"], &document["to_restore"]), (&"missing_target".into(), &0.into()));
+    for args in [&["--all", "-o", "json"][..], &["--all", "-o", "json", "--dry-run"]] {
+        let document = world.restore(args).json_of_failed();
+        assert_eq!((&document["skipped"][0]["reason"], &document["to_restore"]), (&"missing_target".into(), &0.into()));
+    }
+    assert!(!world.restores().exists(), "nothing was to be sent, so nothing is written");
     world.restore(&["--all", "--to", &dlq, "--allow-dead-letter-target"]).ok();
     assert_eq!(world.values(&dlq).len(), 10);
 }
@@ -400,7 +402,7 @@ async fn killed(delivery: &str) -> Option<(World, String, usize)> {
     let unfinished = world.restore(&["--all", "--yes", "--delivery", delivery, "--dry-run", "-o", "json"]).json();
     assert!(unfinished["unfinished"]["restore_id"].is_string(), "{unfinished}");
     // Another command does not send what the unfinished one may have sent.
-    let other = world.restore(&["--partition", "0", "--offsets", "0..1", "--dry-run", "-o", "json"]).json();
+    let other = world.restore(&["--partition", "0", "--offsets", "0..1", "--dry-run", "-o", "json"]).json_of_failed();
     assert_eq!(other["skipped"][0]["reason"], "unfinished_restore", "{other}");
     let run = world.restore(&args);
     assert!(run.err.contains("resuming restore"), "{run:?}");
@@ -591,7 +593,7 @@ async fn a_record_that_is_too_large_does_not_block_the_others(delivery: &str) {
     (sizes[3], sizes[17]) = (5000, 2500);
     let world = World::new(&brokers, sized(&origin, &sizes, &[]).await);
     small_topic(&world, &origin, &[&ANY_TIME[..], &[("max.message.bytes", "2000")]].concat()).await;
-    let dry = world.restore(&["--all", "--dry-run", "--delivery", delivery, "-o", "json"]).json();
+    let dry = world.restore(&["--all", "--dry-run", "--delivery", delivery, "-o", "json"]).json_of_failed();
     assert_eq!((&dry["to_restore"], &dry["skipped"][0]["reason"]), (&38.into(), &"too_large".into()), "{dry}");
     let ids = [format!("{origin}-dlq/0/3"), format!("{origin}-dlq/0/17")];
     assert_eq!(dry["skipped"][0]["record_ids"], serde_json::json!(ids));
@@ -686,6 +688,114 @@ async fn a_compacted_topic_refuses_records_without_key_and_takes_the_others() {
     }
 }
 
+fn now_ms() -> i64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis() as i64
+}
+
+const HOUR: i64 = 3_600_000;
+const WEEK: i64 = 7 * 24 * HOUR;
+/// Kafka's default.
+const KEEPS_A_WEEK: (&str, &str) = ("retention.ms", "604800000");
+
+/// `n` records with these timestamps, one after the other.
+async fn dated(origin: &str, n: usize, timestamps: &[i64]) -> TestArchive {
+    let mut archive = TestArchive::new(Format::Parquet).await;
+    let values: Vec<String> = (0..n).map(|i| i.to_string()).collect();
+    let records = values.iter().enumerate().map(|(i, value)| Rec {
+        offset: i as i64,
+        timestamp_ms: timestamps[i % timestamps.len()],
+        key: Some(b"k"),
+        value: Some(value.as_bytes()),
+        headers: vec![(b"__connect.errors.topic", Some(origin.as_bytes()))],
+    });
+    let records: Vec<Rec<'_>> = records.collect();
+    archive.cut(&format!("{origin}-dlq"), 0, 0, n as i64, support::batch(&records), Vec::new()).await;
+    archive
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn records_that_kafka_would_delete_at_once_are_not_sent_and_not_called_restored() {
+    let Some(brokers) = brokers() else { return };
+    let (origin, now) = (fresh("expired-on-arrival"), now_ms());
+    let dates = [now - 7 * WEEK, now - HOUR, -1, now - WEEK + HOUR / 2, now - WEEK + 2 * HOUR];
+    let world = World::new(&brokers, dated(&origin, 5, &dates).await);
+    small_topic(&world, &origin, &[KEEPS_A_WEEK]).await;
+    let dry = world.restore(&["--all", "--dry-run", "-o", "json"]).json_of_failed();
+    assert_eq!((&dry["to_restore"], &dry["skipped"][0]["reason"]), (&3.into(), &"expired".into()), "{dry}");
+    assert_eq!(
+        dry["skipped"][0]["record_ids"],
+        serde_json::json!([format!("{origin}-dlq/0/0"), format!("{origin}-dlq/0/3")])
+    );
+    assert_eq!(dry["retention_unknown"], serde_json::json!([]));
+    let run = world.restore(&["--all"]);
+    assert!(run.code == 1 && run.out.contains("restored 3 of 5"), "{run:?}");
+    assert!(
+        run.out.contains("2 skipped: older than the target keeps") && run.out.contains("--timestamps now"),
+        "{run:?}"
+    );
+    let skipped = std::fs::read_to_string(world.folder().join("skipped-00000.jsonl")).unwrap();
+    assert_eq!(skipped.lines().filter(|l| l.contains("expired") && l.contains(&origin)).count(), 2, "{skipped}");
+    // Longer than Kafka takes here to find what is to be deleted.
+    std::thread::sleep(Duration::from_secs(7));
+    assert_eq!(world.values(&origin).len(), 3, "what was called restored is there");
+
+    // As it says: with the time of the restore, or once the topic keeps them.
+    let second = format!("{origin}-dlq/0/3");
+    world.restore(&["--record-id", &second, "--timestamps", "now"]).ok();
+    assert_eq!(world.values(&origin).len(), 4);
+    set_config(&world, &origin, "cleanup.policy", "delete").await;
+    world.restore(&["--all"]).ok();
+    let values = world.values(&origin);
+    assert!(values.len() == 5 && values.values().all(|times| *times == 1), "{values:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn old_records_go_to_topics_that_keep_them() {
+    let Some(brokers) = brokers() else { return };
+    for setting in [("message.timestamp.type", "LogAppendTime"), ("cleanup.policy", "compact"), ("retention.ms", "-1")]
+    {
+        let (origin, now) = (fresh("kept"), now_ms());
+        let world = World::new(&brokers, dated(&origin, 2, &[now - 7 * WEEK, now - 8 * WEEK]).await);
+        let config = BTreeMap::from([KEEPS_A_WEEK, setting]);
+        small_topic(&world, &origin, &config.into_iter().collect::<Vec<_>>()).await;
+        world.restore(&["--all"]).ok();
+        assert_eq!(world.lists().len(), 2, "{setting:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn records_that_a_topic_refuses_for_their_age_are_found_in_planning() {
+    let Some(brokers) = brokers() else { return };
+    let (origin, now) = (fresh("refused-age"), now_ms());
+    let world = World::new(&brokers, dated(&origin, 4, &[now - 2 * HOUR, now]).await);
+    small_topic(&world, &origin, &[KEEPS_A_WEEK, ("message.timestamp.before.max.ms", "3600000")]).await;
+    let dry = world.restore(&["--all", "--dry-run", "-o", "json"]).json_of_failed();
+    assert_eq!((&dry["to_restore"], &dry["skipped"][0]["reason"]), (&2.into(), &"timestamp".into()), "{dry}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_that_goes_on_skips_what_its_plan_found_too_old() {
+    let Some(brokers) = brokers() else { return };
+    let (origin, n, now) = (fresh("old-resumed"), 2000, now_ms());
+    let world = World::new(&brokers, dated(&origin, n, &[now - 7 * WEEK, now]).await);
+    small_topic(&world, &origin, &[KEEPS_A_WEEK]).await;
+    let args = ["--all", "--yes", "--batch", "10", "-o", "json"];
+    let mut child = world.start(&args);
+    assert!(world.wait_for_pieces(&mut child, 3));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    // It would keep them all by now.
+    set_config(&world, &origin, "cleanup.policy", "delete").await;
+    let unfinished = world.restore(&[&args[..], &["--dry-run"]].concat()).json_of_failed();
+    assert_eq!(unfinished["skipped"], serde_json::json!({"expired": 1000}), "{unfinished}");
+    let done = world.restore(&args).json_of_failed();
+    assert_eq!((&done["restored"], &done["skipped_by_reason"]), (&1000.into(), &serde_json::json!({"expired": 1000})));
+    let again = world.restore(&args).json();
+    assert_eq!(again["restored"], 1000, "{again}");
+    let values = world.values(&origin);
+    assert!(values.len() == n && values.values().all(|times| *times == 1), "each once");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_selected_is_said_with_the_likely_reason() {
     let Some(brokers) = brokers() else { return };
@@ -728,7 +838,7 @@ async fn a_restore_that_overlaps_an_unfinished_one_is_refused_and_told_how_to_re
     let refused = world.restore(&["--offsets", "0..900", "--yes"]);
     assert_eq!(refused.code, 1, "{refused:?}");
     assert!(refused.err.contains(&format!("restore --resume {id}")), "{refused:?}");
-    let dry = world.restore(&["--offsets", "0..900", "--dry-run", "-o", "json"]).json();
+    let dry = world.restore(&["--offsets", "0..900", "--dry-run", "-o", "json"]).json_of_failed();
     assert_eq!(dry["overlapping"][0]["restore_id"], id.as_str());
     assert!(world.restore(&["--resume", "../../x"]).fails(2).contains(&id), "unfinished ones are named");
     assert!(world.restore(&["--resume", &id, "--partition", "1"]).fails(2).contains("leave the filters out"));

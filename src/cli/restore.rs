@@ -29,7 +29,8 @@ const UNASKED: u64 = 1000;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Each record goes back to the topic it came from, without the headers that were added when it \
     failed. The same command again goes on where a killed one stopped, and skips what is restored. Exit code 1: not all \
-    that was asked for is restored; what is skipped is told, with what to do.\n\nExamples:\n  \
+    that was asked for is restored; what is skipped is told, with what to do. A dry run has the exit code that the \
+    restore would have, as far as it can be known before records are sent.\n\nExamples:\n  \
     dlq-archiver restore --archive s3://compliance/dlq --error-class '^.*TimeoutException$' --since 2h --dry-run\n  \
     dlq-archiver restore --archive file:///var/dlq --record-id orders-dlq/0/42 --to orders-retry")]
 pub struct Args {
@@ -41,7 +42,7 @@ pub struct Args {
     #[arg(long, value_name = "TOPIC")]
     to: Option<String>,
 
-    /// Show what would be restored where, and what is skipped and why; write nothing
+    /// Show what would be restored where, and what is skipped and why; write nothing. Exit code as without it
     #[arg(short = 'n', long)]
     dry_run: bool,
 
@@ -49,7 +50,7 @@ pub struct Args {
     #[arg(short, long)]
     yes: bool,
 
-    /// Restore also what was restored before
+    /// Restore also what was restored before: each time that the command is given
     #[arg(long)]
     include_restored: bool,
 
@@ -57,7 +58,8 @@ pub struct Args {
     #[arg(long)]
     allow_dead_letter_target: bool,
 
-    /// Timestamps of restored records: the archived record's, or the time of the restore
+    /// Timestamps of restored records: the archived record's (what the target would delete at once for its age is
+    /// skipped), or the time of the restore
     #[arg(long, value_enum, default_value_t)]
     timestamps: TimestampsArg,
 
@@ -244,7 +246,7 @@ async fn go(
     let (plan, sink) = match prepared {
         Prepared::Unfinished(plan, done) if args.dry_run => {
             print::unfinished(&plan, done, args.output.output)?;
-            return Ok(0);
+            return Ok(u8::from(plan.skipped.keys().any(|why| why.is_failure())));
         }
         Prepared::Unfinished(plan, done) => {
             tracing::info!(
@@ -263,7 +265,9 @@ async fn go(
                 _ => None,
             };
             print::draft(&draft, nothing.as_ref(), args.output.output)?;
-            return Ok(u8::from(!args.dry_run && draft.counts.has_failures()));
+            // What the restore would be refused for.
+            let refused = draft.counts.to_restore > 0 && !draft.overlapping.is_empty() && !args.take_over;
+            return Ok(u8::from(draft.counts.has_failures() || refused));
         }
         Prepared::New(draft) => {
             alone(&draft)?;

@@ -211,7 +211,7 @@ fn summary(t: &Totals, quick: bool) -> String {
     };
     format!(
         "{}: {} records in {} objects ({}) of {} cuts in {} partitions{}{kafka}{lost}",
-        if t.damage == 0 { "no damage".to_owned() } else { format!("DAMAGE in {} places", t.damage) },
+        if t.damage == 0 { "no damage".to_owned() } else { format!("DAMAGE in {}", text::count(t.damage, "place")) },
         t.rows,
         t.objects,
         human_bytes(t.bytes),

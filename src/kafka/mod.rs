@@ -14,7 +14,7 @@ mod range;
 
 pub use admin::{Admin, TopicId, TopicInfo, pattern};
 pub use consumer::{Consumer, Polled, Rebalance};
-pub use limits::max_message_bytes;
+pub use limits::topic_settings;
 pub use message::Message;
 pub use mock::MockBroker;
 pub use producer::{Ack, NewRecord, Producer, Refusal, Transactions, UNSENDABLE_TIMESTAMP, committed};

@@ -53,6 +53,8 @@ pub struct Counts {
     pub repeats: Repeats,
     /// Record ids that were asked for, and not selected.
     pub not_found: BTreeSet<RecordId>,
+    /// Targets of which it is not known how long they keep records.
+    pub untold: BTreeSet<String>,
     /// How often each failure is to be restored, by half of its key.
     failures: HashMap<u64, u32>,
 }

@@ -40,7 +40,7 @@ impl Going<'_> {
     pub async fn send_all(&mut self) -> Result<bool> {
         let restore = self.restore;
         let limits = std::mem::take(&mut self.limits);
-        let rules = restore.rules(&self.plan.options, &self.plan.targets, &limits);
+        let rules = restore.rules(&self.plan.options, &self.plan.targets, &limits, &self.plan.windows);
         let filter = Filter::new(self.plan.filter.clone())?;
         let (past, _) = audit::past(restore.store(), Some(&self.plan.restore_id)).await?;
         // Cuts that are done are not read again.

@@ -14,6 +14,7 @@ pub mod batch;
 pub mod counts;
 pub mod delivery;
 mod going;
+mod limits;
 pub mod nothing;
 pub mod past;
 pub mod pieces;
@@ -26,7 +27,7 @@ use crate::cut::PROGRAM_VERSION;
 use crate::dialect::Dialects;
 use crate::error::{Error, Kind, Result};
 use crate::filter::Filter;
-use crate::kafka::{self, Admin, Connection};
+use crate::kafka::{Admin, Connection};
 use crate::layout;
 use crate::ledger::{DataObject, LEDGER_VERSION, Manifest};
 use crate::store::Store;
@@ -36,8 +37,9 @@ use batch::Limits;
 use counts::Counts;
 use delivery::{Asked, Sink};
 use going::Going;
+use limits::{DESCRIBE, TopicLimits};
 use pieces::{counted, redone};
-use plan::{Delivery, PlanCut, PlanDoc, PlanObject, RuleOptions, Rules, Verdict, Why};
+use plan::{Delivery, PlanCut, PlanDoc, PlanObject, RuleOptions, Rules, Verdict, Why, Window};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -101,11 +103,8 @@ pub struct Draft {
     pub overlapping: Vec<PlanDoc>,
     id: String,
     cuts: Vec<PlanCut>,
-    limits: BTreeMap<String, u64>,
+    limits: TopicLimits,
 }
-
-/// How long brokers may take to tell a topic's settings.
-const DESCRIBE: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
 pub enum End {
@@ -169,7 +168,9 @@ impl Restore {
             untold: AtomicBool::new(false),
         };
         if let Some(to) = &restore.options.rules.to
-            && restore.rules(&restore.options.rules, &restore.targets, &BTreeMap::new()).is_dead_letter(to)
+            && restore
+                .rules(&restore.options.rules, &restore.targets, &BTreeMap::new(), &BTreeMap::new())
+                .is_dead_letter(to)
         {
             return Err(Error::config(format!(
                 "--to {to} is a dead-letter topic: its records would be archived as new failures. With \
@@ -188,8 +189,9 @@ impl Restore {
         options: &'a RuleOptions,
         targets: &'a BTreeMap<String, i32>,
         limits: &'a BTreeMap<String, u64>,
+        windows: &'a BTreeMap<String, Window>,
     ) -> Rules<'a> {
-        Rules { options, dialects: &self.dialects, targets, limits, archived: &self.archived }
+        Rules { options, dialects: &self.dialects, targets, limits, windows, archived: &self.archived }
     }
 
     /// The plan that was named to go on with.
@@ -234,7 +236,7 @@ impl Restore {
         }
         let (past, open) = audit::past(self.store(), None).await?;
         let mut counts = Counts::new(self.options.filter.record_ids());
-        let (mut planned, mut limits) = (Vec::new(), TopicLimits::default());
+        let (mut planned, mut limits) = (Vec::new(), TopicLimits::new(now_us() / 1000));
         let selected = self.catalog.select(&self.options.filter).await?;
         let mut objects: HashMap<_, _> = selected.iter().map(|s| (place(s), s.objects.clone())).collect();
         let mut cuts = self.catalog.cuts(selected, &self.options.filter, Reading::RESTORE);
@@ -245,7 +247,7 @@ impl Restore {
             let m = cut.manifest();
             let past = past.of(&m.topic, m.generation, m.partition);
             let decide = |limits: &TopicLimits| -> Vec<Verdict> {
-                let rules = self.rules(&self.options.rules, &self.targets, &limits.told);
+                let rules = self.rules(&self.options.rules, &self.targets, &limits.sizes, &limits.windows);
                 tokio::task::block_in_place(|| cut.iter().map(|record| rules.decide(&record, past)).collect())
             };
             let mut verdicts = decide(&limits);
@@ -262,38 +264,9 @@ impl Restore {
             let plan = Folder::new(self.store(), &id).plan().await?;
             overlapping.extend(plan.filter(|plan| plan.overlaps(&planned, self.options.filter.doc())));
         }
+        counts.untold = self.untold(&counts.targets, &limits);
         let id = format!("{prefix}{}", number + 1);
-        Ok(Prepared::New(Box::new(Draft { counts, overlapping, id, cuts: planned, limits: limits.told })))
-    }
-
-    /// Asks for the limits of topics that are sent to for the first time; whether it learned any.
-    async fn ask_limits(&self, verdicts: &[Verdict], limits: &mut TopicLimits) -> bool {
-        let new = verdicts.iter().filter_map(|verdict| match verdict {
-            Verdict::Send(place) if !limits.asked.contains(&place.topic) => Some(place.topic.clone()),
-            _ => None,
-        });
-        let new: BTreeSet<String> = new.collect();
-        if new.is_empty() {
-            return false;
-        }
-        let told = self.limits(new.iter().cloned().collect()).await;
-        limits.asked.extend(new);
-        let any = !told.is_empty();
-        limits.told.extend(told);
-        any
-    }
-
-    /// `max.message.bytes` of those topics that tell it.
-    async fn limits(&self, topics: Vec<String>) -> BTreeMap<String, u64> {
-        if self.untold.load(Relaxed) {
-            return BTreeMap::new();
-        }
-        let told = kafka::max_message_bytes(&self.connection, &topics, DESCRIBE).await;
-        told.unwrap_or_else(|e| {
-            tracing::debug!("{e}; records that are too large are found when they are sent");
-            self.untold.store(true, Relaxed);
-            BTreeMap::new()
-        })
+        Ok(Prepared::New(Box::new(Draft { counts, overlapping, id, cuts: planned, limits })))
     }
 
     /// A target of the plan that is not there any more, as far as the brokers tell.
@@ -358,11 +331,12 @@ impl Restore {
         let random = self.options.process.id.get(..8).unwrap_or_default();
         let group = format!("dlq-archiver-restore-{}-{random}", draft.id);
         let (sink, delivery_reason) =
-            Sink::open(&self.connection, &group, self.options.delivery, draft.limits.values().min().copied()).await?;
-        // What is too large now may fit when the restore is resumed.
-        let too_large = draft.counts.skipped.keys().filter(|skip| skip.why == Why::TooLarge);
+            Sink::open(&self.connection, &group, self.options.delivery, draft.limits.sizes.values().min().copied())
+                .await?;
+        // What is too large now may fit when the restore is resumed; and what is skipped has the same reason then.
+        let not_taken = draft.counts.skipped.keys().filter(|skip| skip.why.is_of_target());
         let targets: BTreeSet<&String> =
-            draft.counts.targets.iter().chain(too_large.filter_map(|skip| skip.target.as_ref())).collect();
+            draft.counts.targets.iter().chain(not_taken.filter_map(|skip| skip.target.as_ref())).collect();
         let targets = targets.into_iter().map(|t| (t.clone(), self.targets.get(t).copied().unwrap_or(0)));
         let plan = PlanDoc {
             version: LEDGER_VERSION,
@@ -379,6 +353,7 @@ impl Restore {
             group,
             delivery_reason,
             targets: targets.collect(),
+            windows: draft.limits.windows,
             selected: draft.counts.selected,
             to_restore: draft.counts.to_restore,
             skipped: draft.counts.by_reason(),
@@ -545,13 +520,6 @@ fn stopped(plan: &PlanDoc, done: u64, e: &Error, gone: Option<&str>, later: Opti
 /// not fit is not judged here.
 fn reached(sent: &Sent) -> u64 {
     counted(&sent.pieces, &sent.runs).map_or(0, |(_, reached)| reached)
-}
-
-/// What is known of the limits of targets.
-#[derive(Debug, Default)]
-struct TopicLimits {
-    asked: BTreeSet<String>,
-    told: BTreeMap<String, u64>,
 }
 
 type CutPlace = (String, i32, u32, i64);

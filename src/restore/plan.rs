@@ -60,6 +60,45 @@ pub struct RuleOptions {
     pub allow_dead_letter_target: bool,
 }
 
+/// Which timestamps a topic takes and keeps. 0: all.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Window {
+    /// Records from before it are deleted, or soon will be.
+    pub keeps_from_ms: i64,
+    /// Records from before it are refused.
+    pub takes_from_ms: i64,
+}
+
+/// A record that a topic would keep for less than this is not sent.
+const MIN_KEPT_MS: i64 = 3_600_000;
+
+impl Window {
+    /// Settings of a topic that it follows from.
+    pub const SETTINGS: [&str; 4] =
+        ["retention.ms", "cleanup.policy", "message.timestamp.type", "message.timestamp.before.max.ms"];
+
+    /// By a topic's settings; `None` if they do not tell how long it keeps records.
+    pub fn of(settings: &BTreeMap<String, String>, now_ms: i64) -> Option<Self> {
+        let number = |name: &str| settings.get(name)?.parse::<i64>().ok();
+        let (retention, policy) = (number("retention.ms")?, settings.get("cleanup.policy")?);
+        // The topic's own time replaces the record's.
+        if settings.get("message.timestamp.type").is_some_and(|t| t == "LogAppendTime") {
+            return Some(Self::default());
+        }
+        let from = |age: i64| now_ms.saturating_sub(age).max(0);
+        let deletes = retention >= 0 && policy.split(',').any(|p| p.trim() == "delete");
+        // Of a short retention a tenth, so that new records are sent.
+        let kept = retention - MIN_KEPT_MS.min(retention / 10);
+        let takes = number("message.timestamp.before.max.ms").filter(|age| *age >= 0);
+        Some(Self { keeps_from_ms: if deletes { from(kept) } else { 0 }, takes_from_ms: takes.map_or(0, from) })
+    }
+}
+
+/// Whether it is from before `from`. No time (-1) is before nothing.
+fn is_before(timestamp_ms: i64, from: i64) -> bool {
+    (0..from).contains(&timestamp_ms)
+}
+
 /// One object that a restore reads.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlanObject {
@@ -104,6 +143,10 @@ pub struct PlanDoc {
     pub delivery_reason: String,
     /// Topics that records go to, and how many partitions each had.
     pub targets: BTreeMap<String, i32>,
+    /// Which timestamps they take and keep, where they tell it: by the time of the plan, so that each run of it decides
+    /// the same.
+    #[serde(default)]
+    pub windows: BTreeMap<String, Window>,
     pub selected: u64,
     pub to_restore: u64,
     pub skipped: BTreeMap<Why, u64>,
@@ -163,6 +206,7 @@ pub enum Why {
     DeadLetterTarget,
     MissingTarget,
     Timestamp,
+    Expired,
     TooLarge,
     Refused,
 }
@@ -177,6 +221,7 @@ impl Why {
             Self::DeadLetterTarget => "target is a dead-letter topic",
             Self::MissingTarget => "target topic does not exist",
             Self::Timestamp => "its timestamp is 0, or refused by the target",
+            Self::Expired => "older than the target keeps: Kafka would delete it at once",
             Self::TooLarge => "larger than the target's max.message.bytes",
             Self::Refused => "refused by the target",
         }
@@ -196,6 +241,11 @@ impl Why {
             }
             Self::MissingTarget => "create the topic, or name another with --to TOPIC; then give the command again",
             Self::Timestamp => "--timestamps now sends it with the time of the restore",
+            Self::Expired => {
+                "use --timestamps now; or raise retention.ms of TARGET above the record's age (kafka-configs.sh \
+                 --bootstrap-server BROKERS --alter --entity-type topics --entity-name TARGET --add-config \
+                 retention.ms=MS), then give the command again"
+            }
             Self::TooLarge => {
                 "raise max.message.bytes on the target topic, then give the command again: what was restored is skipped \
                  (with --include-restored, name the records with --record-id)"
@@ -209,6 +259,10 @@ impl Why {
     /// Whether it is about single records, so that one wants to know which.
     pub fn is_of_record(self) -> bool {
         matches!(self, Self::TooLarge | Self::Refused | Self::Timestamp | Self::UnfinishedRestore)
+    }
+    /// Whether the target would not take or keep it.
+    pub fn is_of_target(self) -> bool {
+        matches!(self, Self::TooLarge | Self::Expired | Self::Timestamp)
     }
     /// Whether the record was asked for and is not where it should be, so that the command has to say so.
     pub fn is_failure(self) -> bool {
@@ -255,6 +309,8 @@ pub struct Rules<'a> {
     pub targets: &'a BTreeMap<String, i32>,
     /// `max.message.bytes` of each topic that tells it.
     pub limits: &'a BTreeMap<String, u64>,
+    /// Timestamps that each topic takes and keeps, where it tells it.
+    pub windows: &'a BTreeMap<String, Window>,
     /// Topics of this archive's ledger.
     pub archived: &'a BTreeSet<String>,
 }
@@ -291,8 +347,14 @@ impl Rules<'_> {
         let Some(partitions) = self.targets.get(topic) else {
             return Verdict::skip(Why::MissingTarget, Some(topic));
         };
-        if self.options.timestamps == Timestamps::Keep && raw.timestamp_ms == UNSENDABLE_TIMESTAMP {
-            return Verdict::skip(Why::Timestamp, None);
+        if self.options.timestamps == Timestamps::Keep {
+            let window = self.windows.get(topic).copied().unwrap_or_default();
+            if raw.timestamp_ms == UNSENDABLE_TIMESTAMP || is_before(raw.timestamp_ms, window.takes_from_ms) {
+                return Verdict::skip(Why::Timestamp, Some(topic));
+            }
+            if is_before(raw.timestamp_ms, window.keeps_from_ms) {
+                return Verdict::skip(Why::Expired, Some(topic));
+            }
         }
         if self.limits.get(topic).is_some_and(|limit| self.is_larger(raw, *limit)) {
             return Verdict::skip(Why::TooLarge, Some(topic));

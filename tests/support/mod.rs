@@ -200,6 +200,13 @@ impl Run {
         serde_json::from_str(self.ok()).unwrap_or_else(|e| panic!("{e}: {self:?}"))
     }
 
+    /// The same, of a command that ends with 1: not all that was asked for is done.
+    #[track_caller]
+    pub fn json_of_failed(&self) -> Value {
+        assert_eq!(self.code, 1, "{self:?}");
+        serde_json::from_str(&self.out).unwrap_or_else(|e| panic!("{e}: {self:?}"))
+    }
+
     /// Its lines, each a document.
     #[track_caller]
     pub fn lines(&self) -> Vec<Value> {

@@ -31,19 +31,29 @@ pub fn warnings(counts: &Counts) -> Vec<String> {
     let repeats = counts.repeats;
     if repeats.records > 0 {
         lines.push(format!(
-            "{} records are repeats of {} failures (same failure_key): each goes back as often as it is archived. No \
+            "{} records are repeats of {} (same failure_key): each goes back as often as it is archived. No \
              flag picks one of each: to do so, query the archive for one record_id of each failure_key, and give those \
              with --record-id @FILE",
-            repeats.records, repeats.failures
+            repeats.records,
+            text::count(repeats.failures, "failure")
         ));
     }
     if !counts.not_found.is_empty() {
         let ids: Vec<String> = counts.not_found.iter().take(SHOWN).map(ToString::to_string).collect();
         lines.push(format!(
-            "{} record ids are not selected: they are not archived (yet), or another filter rules them out: {}{}",
-            counts.not_found.len(),
+            "{} selected nothing: not archived (yet), or ruled out by another filter: {}{}",
+            text::count(counts.not_found.len() as u64, "record id"),
             ids.join(" "),
             if counts.not_found.len() > SHOWN { " ..." } else { "" }
+        ));
+    }
+    if !counts.untold.is_empty() {
+        let topics: Vec<&str> = counts.untold.iter().take(SHOWN).map(String::as_str).collect();
+        lines.push(format!(
+            "it is not known how long Kafka keeps records in {}{}: the brokers do not tell retention.ms there. What is \
+             older than that is deleted at once; --timestamps now avoids it",
+            topics.join(", "),
+            if counts.untold.len() > SHOWN { " ..." } else { "" }
         ));
     }
     lines
@@ -159,6 +169,7 @@ fn draft_json(draft: &Draft, nothing: Option<&Nothing>) -> Result<()> {
         "without_original_headers": counts.bare,
         "tombstones": counts.tombstones,
         "repeats": {"records": counts.repeats.records, "failures": counts.repeats.failures},
+        "retention_unknown": counts.untold,
         "not_found": counts.not_found.iter().map(ToString::to_string).collect::<Vec<_>>(),
         "nothing": nothing.map(|n| json!({
             "archived": n.archived, "read": n.read, "matching_nothing": n.flags, "meaning": n.text()

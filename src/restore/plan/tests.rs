@@ -17,6 +17,7 @@ struct World {
     targets: BTreeMap<String, i32>,
     archived: BTreeSet<String>,
     limits: BTreeMap<String, u64>,
+    windows: BTreeMap<String, Window>,
     past: Past,
 }
 
@@ -28,6 +29,7 @@ impl World {
             targets: BTreeMap::from([("orders".into(), 2), ("narrow".into(), 1), ("failures".into(), 1)]),
             archived: BTreeSet::from(["failures".into()]),
             limits: BTreeMap::new(),
+            windows: BTreeMap::new(),
             past: Past::default(),
         }
     }
@@ -37,6 +39,7 @@ impl World {
             dialects: &self.dialects,
             targets: &self.targets,
             limits: &self.limits,
+            windows: &self.windows,
             archived: &self.archived,
         }
     }
@@ -121,6 +124,62 @@ fn a_record_that_is_larger_than_its_target_takes_is_found_in_planning() {
     assert_eq!(world.decide(&batch, 0), sent_to("narrow", None), "a topic that tells no limit");
 }
 
+const NOW: i64 = 1_796_000_000_000;
+const HOUR: i64 = 3_600_000;
+const WEEK: i64 = 7 * 24 * HOUR;
+
+fn window(settings: &[(&str, &str)]) -> Option<Window> {
+    let settings = settings.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+    Window::of(&settings.collect(), NOW)
+}
+
+#[test]
+fn how_long_a_topic_keeps_records_by_its_settings() {
+    let week = ("retention.ms", "604800000");
+    let delete = ("cleanup.policy", "delete");
+    let keeps = |settings: &[(&str, &str)]| window(settings).unwrap().keeps_from_ms;
+    assert_eq!(keeps(&[week, delete]), NOW - WEEK + HOUR);
+    assert_eq!(keeps(&[week, ("cleanup.policy", "compact, delete")]), NOW - WEEK + HOUR);
+    assert_eq!(keeps(&[week, ("cleanup.policy", "compact")]), 0);
+    assert_eq!(keeps(&[("retention.ms", "-1"), delete]), 0);
+    assert_eq!(keeps(&[("retention.ms", "9223372036854775807"), delete]), 0);
+    assert_eq!(keeps(&[week, delete, ("message.timestamp.type", "LogAppendTime")]), 0);
+    assert_eq!(keeps(&[week, delete, ("message.timestamp.type", "CreateTime")]), NOW - WEEK + HOUR);
+    // New records are sent to a topic that keeps them for a minute.
+    assert_eq!(keeps(&[("retention.ms", "60000"), delete]), NOW - 54_000);
+
+    let takes = |age| window(&[week, delete, ("message.timestamp.before.max.ms", age)]).unwrap().takes_from_ms;
+    assert_eq!((takes("9223372036854775807"), takes("5000"), takes("x")), (0, NOW - 5000, 0));
+
+    for untold in [&[][..], &[week], &[delete], &[("retention.ms", "a week"), delete]] {
+        assert_eq!(window(untold), None, "{untold:?}");
+    }
+}
+
+#[test]
+fn a_record_that_its_target_would_delete_at_once_is_not_sent() {
+    let mut world = World::new();
+    let at = |timestamp_ms| {
+        let mut batch = RawBatch::new();
+        push(&mut batch, 0, timestamp_ms, Some(b"v"), &CONNECT);
+        batch
+    };
+    let (sent, expired) = (sent_to("orders", Some(1)), Verdict::skip(Why::Expired, Some("orders")));
+    assert_eq!(world.decide(&at(NOW - 7 * WEEK), 0), sent, "the topic does not tell");
+    world.windows = BTreeMap::from([("orders".into(), Window { keeps_from_ms: NOW - WEEK + HOUR, takes_from_ms: 0 })]);
+    assert_eq!(world.decide(&at(NOW - 7 * WEEK), 0), expired);
+    assert_eq!(world.decide(&at(NOW - WEEK + HOUR - 1), 0), expired, "it would be kept for less than an hour");
+    assert_eq!(world.decide(&at(NOW - WEEK + HOUR), 0), sent);
+    assert_eq!(world.decide(&at(NOW + WEEK), 0), sent);
+    assert_eq!(world.decide(&at(-1), 0), sent, "no time is not old");
+    world.windows = BTreeMap::from([("orders".into(), Window { keeps_from_ms: 0, takes_from_ms: NOW - 5 })]);
+    assert_eq!(world.decide(&at(NOW - 6), 0), Verdict::skip(Why::Timestamp, Some("orders")));
+    world.windows = BTreeMap::from([("orders".into(), Window { keeps_from_ms: NOW, takes_from_ms: NOW })]);
+    world.options.timestamps = Timestamps::Now;
+    assert_eq!(world.decide(&at(NOW - 7 * WEEK), 0), sent);
+    assert_eq!(world.decide(&at(0), 0), sent);
+}
+
 #[test]
 fn repeats_of_one_failure_are_counted() {
     let batch = one(&CONNECT);
@@ -170,6 +229,7 @@ fn restores_overlap_by_the_objects_they_read() {
         group: String::new(),
         delivery_reason: String::new(),
         targets: BTreeMap::new(),
+        windows: BTreeMap::new(),
         selected: 1,
         to_restore: 1,
         skipped: BTreeMap::new(),
@@ -197,7 +257,7 @@ fn every_reason_to_skip() {
 
     let mut batch = RawBatch::new();
     push(&mut batch, 3, UNSENDABLE_TIMESTAMP, Some(b"v"), &CONNECT);
-    assert_eq!(world.decide(&batch, 0), skipped(Why::Timestamp, None));
+    assert_eq!(world.decide(&batch, 0), skipped(Why::Timestamp, Some("orders")));
     world.options.timestamps = Timestamps::Now;
     assert_eq!(world.decide(&batch, 0), sent_to("orders", Some(1)));
 

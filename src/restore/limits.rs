@@ -1,0 +1,84 @@
+//! What targets tell of what they take and keep.
+//!
+//! Owns the asking, and what was told. Decides nothing: see [`super::plan`].
+
+use super::Restore;
+use super::plan::{Timestamps, Verdict, Window};
+use crate::kafka;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+/// How long brokers may take to tell a topic's settings.
+pub const DESCRIBE: Duration = Duration::from_secs(5);
+
+const MAX_MESSAGE_BYTES: &str = "max.message.bytes";
+
+/// What is known of targets.
+#[derive(Debug)]
+pub struct TopicLimits {
+    /// The plan's time.
+    now_ms: i64,
+    asked: BTreeSet<String>,
+    /// `max.message.bytes`.
+    pub sizes: BTreeMap<String, u64>,
+    pub windows: BTreeMap<String, Window>,
+}
+
+impl TopicLimits {
+    pub fn new(now_ms: i64) -> Self {
+        Self { now_ms, asked: BTreeSet::new(), sizes: BTreeMap::new(), windows: BTreeMap::new() }
+    }
+}
+
+impl Restore {
+    /// Asks for the limits of topics that are sent to for the first time; whether it learned any.
+    pub(super) async fn ask_limits(&self, verdicts: &[Verdict], limits: &mut TopicLimits) -> bool {
+        let new = verdicts.iter().filter_map(|verdict| match verdict {
+            Verdict::Send(place) if !limits.asked.contains(&place.topic) => Some(place.topic.clone()),
+            _ => None,
+        });
+        let new: BTreeSet<String> = new.collect();
+        if new.is_empty() {
+            return false;
+        }
+        let told = self.settings(new.iter().cloned().collect()).await;
+        limits.asked.extend(new);
+        for (topic, settings) in &told {
+            limits.sizes.extend(size(settings).map(|size| (topic.clone(), size)));
+            limits.windows.extend(Window::of(settings, limits.now_ms).map(|window| (topic.clone(), window)));
+        }
+        !told.is_empty()
+    }
+
+    /// Those of the targets of which it matters how long they keep records, and is not known.
+    pub(super) fn untold(&self, targets: &BTreeSet<String>, limits: &TopicLimits) -> BTreeSet<String> {
+        match self.options.rules.timestamps {
+            Timestamps::Keep => targets.iter().filter(|t| !limits.windows.contains_key(*t)).cloned().collect(),
+            Timestamps::Now => BTreeSet::new(),
+        }
+    }
+
+    /// `max.message.bytes` of those topics that tell it.
+    pub(super) async fn limits(&self, topics: Vec<String>) -> BTreeMap<String, u64> {
+        let told = self.settings(topics).await;
+        told.into_iter().filter_map(|(topic, settings)| Some((topic, size(&settings)?))).collect()
+    }
+
+    async fn settings(&self, topics: Vec<String>) -> BTreeMap<String, BTreeMap<String, String>> {
+        if self.untold.load(Relaxed) {
+            return BTreeMap::new();
+        }
+        let names = [&[MAX_MESSAGE_BYTES], &Window::SETTINGS[..]].concat();
+        let told = kafka::topic_settings(&self.connection, &topics, &names, DESCRIBE).await;
+        told.unwrap_or_else(|e| {
+            tracing::debug!("{e}; records that a target refuses are found when they are sent");
+            self.untold.store(true, Relaxed);
+            BTreeMap::new()
+        })
+    }
+}
+
+fn size(settings: &BTreeMap<String, String>) -> Option<u64> {
+    settings.get(MAX_MESSAGE_BYTES)?.parse().ok()
+}
