@@ -76,6 +76,28 @@ impl Error {
     }
 }
 
+/// The candidate with the longest common start, if that is most of the name.
+fn nearest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let common = |c: &str| name.bytes().zip(c.bytes()).take_while(|(a, b)| a.eq_ignore_ascii_case(b)).count();
+    candidates.into_iter().max_by_key(|c| common(c)).filter(|c| common(c) * 2 > name.len())
+}
+
+/// `; did you mean "orders-dlq"?`, or nothing where no candidate is near.
+pub fn did_you_mean<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) -> String {
+    nearest(name, candidates).map_or_else(String::new, |near| format!("; did you mean {near:?}?"))
+}
+
+/// The first few of many, and how many more there are.
+pub fn few<T: fmt::Display>(all: impl IntoIterator<Item = T>, most: usize) -> String {
+    let mut all = all.into_iter();
+    let mut text = all.by_ref().take(most).map(|one| one.to_string()).collect::<Vec<_>>().join(", ");
+    let more = all.count();
+    if more > 0 {
+        text.push_str(&format!(" and {more} more"));
+    }
+    text
+}
+
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.message)
@@ -89,3 +111,20 @@ impl fmt::Debug for Error {
 }
 
 impl std::error::Error for Error {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_near_name_is_told_and_a_far_one_is_not() {
+        assert_eq!(did_you_mean("orders-dlt", ["a", "orders-dlq"]), "; did you mean \"orders-dlq\"?");
+        assert_eq!(did_you_mean("x", ["orders-dlq"]), "");
+    }
+
+    #[test]
+    fn of_many_the_first_are_told() {
+        assert_eq!(few([1, 2], 2), "1, 2");
+        assert_eq!(few(0..10, 3), "0, 1, 2 and 7 more");
+    }
+}

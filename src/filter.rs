@@ -290,7 +290,8 @@ pub fn has_time(ms: i64) -> bool {
     (0..END_MS).contains(&ms)
 }
 
-fn rfc3339_ms(ms: i64) -> String {
+/// A time for people, or the number if a date cannot say it.
+pub fn rfc3339_ms(ms: i64) -> String {
     DateTime::from_timestamp_millis(ms)
         .map_or_else(|| ms.to_string(), |t| t.to_rfc3339_opts(chrono::SecondsFormat::AutoSi, true))
 }

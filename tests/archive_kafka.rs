@@ -219,7 +219,8 @@ async fn a_topic_made_anew_stops_its_partition() {
 
     // Asked to, it goes on beside the old archive; once more, there is nothing to do.
     for _ in 0..2 {
-        let args = ["archive", "--once", "--topic", &topic, "--brokers", &brokers, "--archive", &url, "--new-generation"];
+        let args =
+            ["archive", "--once", "--topic", &topic, "--brokers", &brokers, "--archive", &url, "--new-generation"];
         let out = program(&args).output().unwrap();
         assert_eq!(out.status.code(), Some(0), "{out:?}");
     }
@@ -274,8 +275,10 @@ async fn a_partition_without_the_ledger_that_its_group_remembers_is_told() {
         assert_eq!(out.status.code(), Some(0), "{out:?}");
         String::from_utf8(out.stderr).unwrap()
     };
-    for _ in 0..2 {
-        assert!(!archive().contains("has committed offset"));
+    for opened in ["archive created", "archive opened"] {
+        let told = archive();
+        assert!(told.contains(opened) && told.contains("reading 2 partitions: kept-dlq 0; lost-dlq 0"), "{told}");
+        assert!(!told.contains("has committed offset"));
     }
     std::fs::remove_dir_all(folder.path().join("ledger/lost-dlq")).unwrap();
     let told = archive();
@@ -283,6 +286,54 @@ async fn a_partition_without_the_ledger_that_its_group_remembers_is_told() {
     let warning = format!("has committed offset {count}, and the ledger ends at 0");
     assert!(told.lines().any(|l| l.contains("lost-dlq/0") && l.contains(&warning)), "{told}");
     assert!(!told.contains("kept-dlq/0: the group"), "{told}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_mistyped_topic_leaves_no_folder_behind() {
+    let broker = MockBroker::start().unwrap();
+    broker.create_topic("kept-dlq", 1).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let url = format!("file://{}/new", folder.path().display());
+    let archive = |topic: &str| {
+        let brokers = broker.brokers();
+        let args = ["archive", "--once", "--topic", topic, "--brokers", &brokers, "--archive", &url];
+        let out = program(&args).output().unwrap();
+        assert_eq!(out.status.code(), Some(2), "{out:?}");
+        assert!(!folder.path().join("new").exists());
+        String::from_utf8(out.stderr).unwrap()
+    };
+    assert!(archive("*dlq").contains("A regular expression begins with ^"));
+    assert!(archive("^.*-dlt$").contains("no topic matches"));
+    assert!(archive("kept-dlt").contains("did you mean \"kept-dlq\"?"));
+}
+
+/// A member of the group that gets nothing looked as if it hung.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_archiver_without_a_partition_says_that_it_waits() {
+    let broker = MockBroker::start().unwrap();
+    broker.create_topic("one-dlq", 1).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let (url, brokers) = (format!("file://{}/a", folder.path().display()), broker.brokers());
+    let start = |name: &str| {
+        let log = folder.path().join(name);
+        let args = ["archive", "--topic", "one-dlq", "--brokers", &brokers, "--archive", &url];
+        let child = program(&args).stderr(std::fs::File::create(&log).unwrap()).spawn().unwrap();
+        (child, log)
+    };
+    let mut both = [start("1"), start("2")];
+    let told = |text: &str| {
+        (["1", "2"].iter()).any(|name| std::fs::read_to_string(folder.path().join(name)).unwrap().contains(text))
+    };
+    let began = std::time::Instant::now();
+    let wanted = ["reading 1 partition: one-dlq 0", "waiting for partitions: other members"];
+    while !wanted.iter().all(|text| told(text)) && began.elapsed() < Duration::from_secs(60) {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    for (child, _) in &mut both {
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+    assert!(wanted.iter().all(|text| told(text)), "{:?}", both.map(|(_, log)| std::fs::read_to_string(log)));
 }
 
 /// The brokers of a real Kafka; `None`, with a notice, where there is none and none is required.

@@ -48,7 +48,9 @@ impl Store for Hooked {
     }
     async fn create(&self, key: &str, body: Bytes, meta: &ObjectMeta) -> Result<Created> {
         (self.hook)("create", key).await?;
-        self.inner.create(key, body, meta).await
+        let created = self.inner.create(key, body, meta).await?;
+        (self.hook)("created", key).await?;
+        Ok(created)
     }
     async fn get(&self, key: &str) -> Result<Option<Bytes>> {
         self.inner.get(key).await
@@ -166,6 +168,25 @@ async fn a_task_that_panics_stops_its_partition_and_no_other() {
     let outcome = run(once("bug-dlq"), &inner, &connection).await.unwrap();
     assert_eq!((outcome.exit_code(), outcome.counted.archived_records), (0, 100));
     assert_eq!(archived(&inner).await.len(), 300);
+}
+
+/// Records of a cut whose manifest was there already were counted as archived by this run.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cut_that_is_found_archived_is_told_apart() {
+    let (_broker, connection) = broker("found-dlq", 2, 100);
+    let inner = memory();
+    let lost = AtomicUsize::new(0);
+    let store = hooked(&inner, move |op, key| {
+        let manifest = key.starts_with("ledger/found-dlq/1/") && key.ends_with("0.json");
+        if op != "created" || !manifest || lost.fetch_add(1, Ordering::Relaxed) > 0 {
+            return passed();
+        }
+        async { Err(Error::unavailable("the reply is lost")) }.boxed()
+    });
+    let counted = run(once("found-dlq"), &store, &connection).await.unwrap().counted;
+    assert_eq!((counted.archived_records, counted.cuts), (100, 1));
+    assert_eq!((counted.found_records, counted.cuts_found), (100, 1));
+    assert_eq!(archived(&inner).await.len(), 200);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -121,15 +121,49 @@ async fn nothing_that_matches_is_no_error_and_says_what_there_is() {
     let list = archive.run(&["list", "--topic", "typo"]);
     assert_eq!((list.code, list.out.as_str()), (0, ""));
     assert!(
-        list.err.starts_with("No archived record matches: the archive has topics default-dlt, dlq.billing,"),
+        list.err.starts_with(
+            "No archived record matches. Likely: nothing archived matches --topic; the archive has topics default-dlt, \
+             dlq.billing,"
+        ),
         "{list:?}"
     );
+    let old = archive.run(&["list", "--pipeline", "picky", "--until", "2020-01-01"]).err;
+    assert!(old.contains("nothing archived matches --until; archived records are from 2026-"), "{old}");
     assert_eq!(archive.run(&["list", "--topic", "typo", "-o", "json"]).ok(), "[]\n");
     assert_eq!(archive.run(&["list", "--topic", "typo", "-o", "jsonl"]).ok(), "");
-    assert_eq!(archive.run(&["list", "--event-id", "none"]).err, "No archived record matches.\n");
+    assert!(
+        archive.run(&["list", "--event-id", "none"]).err.starts_with("No archived record matches. Likely: no record")
+    );
     let empty = TestArchive::new(Format::Parquet).await;
     assert_eq!(empty.run(&["list"]).err, "The archive has no records yet.\n");
     assert_eq!(empty.run(&["summary"]).err, "The archive has no records yet.\n");
+}
+
+/// They were left out without a word.
+#[tokio::test(flavor = "multi_thread")]
+async fn record_ids_that_are_not_in_the_archive_are_told() {
+    let archive = fixtures().await;
+    let ids = ["--record-id", "default-dlt/7/0", "--record-id", "default-dlt/7/999", "--record-id", "none/0/1"];
+    for limit in ["0", "1", "100"] {
+        let run = archive.run(&[&["list", "-o", "jsonl", "--limit", limit], &ids[..]].concat());
+        assert_eq!(run.lines().len(), 1);
+        assert_eq!(run.err, "2 of 3 record ids not in the archive: default-dlt/7/999, none/0/1\n");
+    }
+    let run = archive.run(&["list", "--record-id", "default-dlt/7/0", "--pipeline", "none"]);
+    assert!(run.err.contains("1 of 1 record ids not in the archive, or not matched: default-dlt/7/0"), "{run:?}");
+    assert_eq!(archive.run(&["list", "--record-id", "default-dlt/7/0"]).err, "");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn dates_and_partitions_are_in_order_and_other_groups_by_size() {
+    let archive = fixtures().await;
+    let groups =
+        |by: &str| archive.run(&["summary", "-o", "json", "--by", by]).json()["groups"].as_array().unwrap().clone();
+    let dates: Vec<_> = groups("date").iter().map(|g| g["dt"].as_str().unwrap().to_owned()).collect();
+    assert!(dates.len() > 1 && dates.is_sorted(), "{dates:?}");
+    let at = |g: &Value| (g["kafka_topic"].to_string(), g["kafka_partition"].as_i64().unwrap());
+    assert!(groups("topic,partition").iter().map(at).is_sorted());
+    assert!(groups("topic").iter().rev().map(|g| g["records"].as_u64().unwrap()).is_sorted());
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use dlq_archiver::cut::{self, CutRange, Tables};
 use dlq_archiver::filter::{Filter, FilterDoc};
 use dlq_archiver::format::{Compression, Format};
-use dlq_archiver::kafka::{Connection, MockBroker, NewRecord, Producer, RangeReader};
+use dlq_archiver::kafka::{Connection, Consumer, MockBroker, NewRecord, Producer, RangeReader};
 use dlq_archiver::layout;
 use dlq_archiver::ledger::{self, Checkpoint, Gap, GapKind, Genesis, Intent, Manifest, plan, to_bytes};
 use dlq_archiver::record::{RawBatch, TopicPartition};
@@ -655,7 +655,7 @@ async fn exit_codes_and_outputs_of_the_program() {
     let run = archive.run(&["verify", "--expect", &last]);
     assert!(run.out.starts_with("receipt_cut_off  ledger/aa-dlt/0/\n    expected  manifest 2"), "{run:?}");
 
-    assert!(archive.run(&["verify", "--expect", &path("none")]).fails(2).contains("cannot be read"));
+    assert!(archive.run(&["verify", "--expect", &path("none")]).fails(2).contains("with --receipt FILE alone"));
     assert!(
         archive
             .run(&["verify", "--expect", &archive.path("archive.json").display().to_string()])
@@ -665,6 +665,53 @@ async fn exit_codes_and_outputs_of_the_program() {
     assert!(archive.run(&["verify", "--receipt", &path("no/such/folder")]).fails(2).contains("cannot be written"));
     let nobody = ["verify", "--brokers", "127.0.0.1:1", "--start-timeout", "1s"];
     assert!(archive.run(&nobody).fails(1).contains("no broker answers"));
+}
+
+/// It said "no damage" of nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_topic_that_is_not_in_the_archive_is_wrong_usage() {
+    let archive = sample().await;
+    let told = archive.run(&["verify", "--topic", "aa-dlq"]).fails(2).to_owned();
+    assert!(
+        told.contains("no topic aa-dlq in this archive; it has aa-dlt, bb-dlt; did you mean \"aa-dlt\"?"),
+        "{told}"
+    );
+    assert!(archive.run(&["verify", "--topic", "aa-dlt", "--topic", "^zz"]).fails(2).contains("no topic ^zz"));
+    assert!(archive.run(&["verify", "--topic", "^b"]).ok().contains(" 1 partition"));
+    let empty = TestArchive::new(Format::Parquet).await;
+    assert!(empty.run(&["verify", "--topic", "a"]).fails(2).contains("it has no topics yet"));
+    assert!(empty.run(&["verify"]).ok().starts_with("no damage"));
+}
+
+/// Of records in Kafka that no archiver had read, nothing was said.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_kafka_has_and_is_not_archived_yet_is_noted() {
+    let (mock, connection, batch) = broker();
+    mock.create_topic("bb-dlt", 3).unwrap();
+    let mut archive = archived(each(&batch).filter(|r| r.get(0).offset < 6), 6, vec![]).await;
+    archive.cut("bb-dlt", 1, 0, 1, records([0]), vec![]).await;
+    let noted =
+        |report: &Report, at: &str, text: &str| report.notes.iter().any(|n| n.at == at && n.note.contains(text));
+    let report = against(&archive, &connection).await;
+    assert_eq!((found(&report), report.totals.not_archived_offsets), (vec![], Some(4)));
+    assert!(noted(&report, "Kafka", "4 offsets are not archived yet (aa-dlt/0: 4)"), "{:?}", report.notes);
+    assert!(noted(&report, "bb-dlt", "no ledger of: bb-dlt 0, 2."), "{:?}", report.notes);
+    assert!(!report.notes.iter().any(|n| n.note.contains("committed")), "{:?}", report.notes);
+    assert_eq!(verify(&archive).await.totals.not_archived_offsets, None);
+
+    let group = archive.archive.default_group();
+    let committed = |offset| {
+        let (connection, group) = (connection.clone(), group.clone());
+        let commit =
+            move || Consumer::new(&connection, &group).unwrap().commit(&TopicPartition::new(TOPIC, 0), offset, true);
+        tokio::task::spawn_blocking(commit)
+    };
+    committed(6).await.unwrap();
+    assert!(!noted(&against(&archive, &connection).await, "aa-dlt/0", "committed"));
+    committed(9).await.unwrap();
+    let report = against(&archive, &connection).await;
+    assert_eq!(found(&report), []);
+    assert!(noted(&report, "aa-dlt/0", "has committed offset 9, and the ledger ends at 6"), "{:?}", report.notes);
 }
 
 /// A broker with ten records, and what a consumer reads of them.

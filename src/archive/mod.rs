@@ -78,6 +78,7 @@ pub struct Counters {
     read_records: AtomicU64,
     read_bytes: AtomicU64,
     archived_records: AtomicU64,
+    found_records: AtomicU64,
     cuts: AtomicU64,
     cuts_found: AtomicU64,
     objects: AtomicU64,
@@ -92,10 +93,12 @@ pub struct Counted {
     pub read_bytes: u64,
     /// Rows of `cuts`.
     pub archived_records: u64,
-    /// Cuts that this run saw committed: by itself, those that an earlier run began included.
+    /// Rows of `cuts_found`.
+    pub found_records: u64,
+    /// Cuts that this run committed, those that an earlier run began included.
     pub cuts: u64,
-    /// Of `cuts`, those whose manifest was there already, byte for byte. By this run, with the reply lost, or by another
-    /// archiver that finished the same intent at the same moment and counts it too: nothing tells these apart.
+    /// Cuts of this run whose manifest was there already, byte for byte. By this run, with the reply lost, or by another
+    /// archiver that finished the same intent at the same moment and counts it: nothing tells these apart.
     pub cuts_found: u64,
     /// Data objects of this run, counted likewise.
     pub objects: u64,
@@ -110,9 +113,12 @@ impl Counters {
         self.read_bytes.fetch_add(bytes, Relaxed);
     }
     fn cut(&self, rows: u64, created: Created) {
-        self.archived_records.fetch_add(rows, Relaxed);
-        self.cuts.fetch_add(1, Relaxed);
-        self.cuts_found.fetch_add(u64::from(created == Created::Exists), Relaxed);
+        let (records, cuts) = match created {
+            Created::New => (&self.archived_records, &self.cuts),
+            Created::Exists => (&self.found_records, &self.cuts_found),
+        };
+        records.fetch_add(rows, Relaxed);
+        cuts.fetch_add(1, Relaxed);
     }
     fn object(&self, bytes: u64) {
         self.objects.fetch_add(1, Relaxed);
@@ -126,6 +132,7 @@ impl Counters {
             read_records: self.read_records.load(Relaxed),
             read_bytes: self.read_bytes.load(Relaxed),
             archived_records: self.archived_records.load(Relaxed),
+            found_records: self.found_records.load(Relaxed),
             cuts: self.cuts.load(Relaxed),
             cuts_found: self.cuts_found.load(Relaxed),
             objects: self.objects.load(Relaxed),
@@ -207,6 +214,18 @@ pub async fn run(
     run_on(options, store, cluster, Arc::new(tables), counters, stage).await
 }
 
+/// Waits for the brokers, and finds the topics.
+///
+/// # Errors
+/// [`Kind::Config`] for a topic that is not there, and with `once` for a pattern that none matches.
+pub async fn describe(options: &Options, cluster: &dyn Cluster) -> Result<Described> {
+    let described = cluster.describe(&options.topics, options.start_timeout).await?;
+    if options.once && described.topics.is_empty() {
+        return Err(Error::config(format!("no topic matches {}: nothing to archive", options.topics.join(", "))));
+    }
+    Ok(described)
+}
+
 /// As [`run`], on any cluster.
 pub async fn run_on(
     options: Options,
@@ -217,13 +236,10 @@ pub async fn run_on(
     stage: watch::Receiver<Stage>,
 ) -> Result<Outcome> {
     let start = Patience { limit: Some(options.start_timeout), stage: stage.clone() };
-    let Described { cluster_id, topics } = cluster.describe(&options.topics, options.start_timeout).await?;
-    if options.once && topics.is_empty() {
-        return Err(Error::config(format!("no topic matches {}: nothing to archive", options.topics.join(", "))));
-    }
+    let Described { cluster_id, topics } = describe(&options, &*cluster).await?;
+    let id = host::random_id();
     let archive = start
         .wait_out("open the archive", || async {
-            let id = host::random_id();
             let now = rfc3339(now_us());
             ledger::open_archive(&*store, options.format.archive_name(), cluster_id.as_deref(), &id, &now).await
         })
@@ -234,7 +250,8 @@ pub async fn run_on(
         archive_id = archive.archive_id,
         group,
         once = options.once,
-        "archive opened"
+        "{}",
+        if archive.archive_id == id { "archive created" } else { "archive opened" }
     );
 
     let mut consumer = cluster.consumer(&group)?;

@@ -14,8 +14,8 @@ use crate::cut::CutPolicy;
 use crate::error::{Error, Result};
 use crate::host;
 use crate::kafka::{Polled, Rebalance};
-use crate::record::TopicPartition;
-use std::collections::{BTreeMap, HashSet};
+use crate::record::{TopicPartition, in_ranges};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender};
 use std::time::{Duration, Instant};
@@ -51,7 +51,16 @@ pub struct Reader {
     stage: Stage,
     last_tick: Instant,
     failing_since: Option<Instant>,
+    /// The partitions that were told last.
+    told: BTreeSet<TopicPartition>,
+    /// Without any partition since then, and not told yet.
+    waiting_since: Option<Instant>,
 }
+
+/// A member of the group that has no partition for this long says so.
+const WAITING: Duration = Duration::from_secs(5);
+/// Ranges of partitions that a log line names.
+const NAMED: usize = 10;
 
 /// A partition that is read and brings nothing for this long does not count as behind.
 const STUCK: Duration = Duration::from_secs(30);
@@ -81,6 +90,8 @@ impl Reader {
             stage: Stage::Running,
             last_tick: host::now(),
             failing_since: None,
+            told: BTreeSet::new(),
+            waiting_since: Some(host::now()),
         }
     }
 
@@ -232,6 +243,7 @@ impl Reader {
                     self.parts.entry(tp.topic.clone()).or_default().insert(tp.partition, part);
                     self.send(Event::Assigned { tp, assignment: self.assignments });
                 }
+                self.tell_partitions();
             }
             Rebalance::Revoked(tps) => {
                 for tp in tps {
@@ -241,8 +253,35 @@ impl Reader {
                     }
                     self.send(Event::Revoked { tp });
                 }
+                // Told with what comes in their place, as each rebalance takes all of them first.
+                self.waiting_since = Some(host::now());
             }
         }
+    }
+
+    /// One line for each change of what is read.
+    fn tell_partitions(&mut self) {
+        let now: BTreeSet<TopicPartition> = self.each().map(|(tp, _)| tp).collect();
+        let taken: Vec<_> = self.told.difference(&now).collect();
+        let gone = match taken.len() {
+            0 => String::new(),
+            n => format!("; {n} went to other members of the group: {}", in_ranges(taken, NAMED)),
+        };
+        if now.is_empty() {
+            self.tell_waiting(&gone);
+        } else if now != self.told {
+            let what = if now.len() == 1 { "partition" } else { "partitions" };
+            tracing::info!("reading {} {what}: {}{gone}", now.len(), in_ranges(&now, NAMED));
+        }
+        self.waiting_since = None;
+        self.told = now;
+    }
+
+    fn tell_waiting(&self, gone: &str) {
+        tracing::info!(
+            "waiting for partitions: other members of the group have them, or one that was killed is still counted until \
+             its session.timeout.ms is over{gone}"
+        );
     }
 
     fn obey(&mut self, command: Command) {
@@ -304,6 +343,14 @@ impl Reader {
     /// What time and positions alone bring about: positions that moved without records, ends, ages.
     fn tick(&mut self) {
         self.last_tick = host::now();
+        if self.parts.values().all(BTreeMap::is_empty)
+            && !self.settings.once
+            && self.stage == Stage::Running
+            && self.waiting_since.is_some_and(|since| host::since(since) >= WAITING)
+        {
+            self.waiting_since = None;
+            self.tell_waiting("");
+        }
         let (policy, once) = (self.settings.policy, self.settings.once);
         for (tp, position) in self.consumer.positions() {
             if let Some(part) = self.part(&tp) {

@@ -235,7 +235,8 @@ impl Writer<'_> {
             rows = manifest.rows,
             objects = manifest.objects.len(),
             bytes = manifest.objects.iter().map(|o| o.size).sum::<u64>(),
-            "archived"
+            "{}",
+            if created == Created::New { "archived" } else { "found archived already" }
         );
         self.newest = Some(manifest.from);
         self.recent.push(manifest.from);

@@ -4,6 +4,7 @@ use super::args::{ArchiveArgs, KafkaArgs, bytes, duration};
 use super::output::{self, Output, OutputArgs};
 use super::progress::{Progress, human_bytes};
 use super::{signals, text};
+use crate::archive::cluster::Kafka;
 use crate::archive::{self, Counters, From, Options, Outcome};
 use crate::cut::{CutPolicy, Tables};
 use crate::error::{Error, Result};
@@ -15,7 +16,10 @@ use std::time::Duration;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
     dlq-archiver archive --brokers kafka:9092 --topic orders-dlq --archive s3://compliance/dlq\n  \
-    dlq-archiver archive --once --topic '^.*-dlq$' --archive file:///var/dlq")]
+    dlq-archiver archive --once --topic '^.*-dlq$' --archive file:///var/dlq\n\n\
+    At the end, -o json prints: archive_id; partitions; records, cuts (archived by this run); records_found, cuts_found \
+    (found archived already, by another archiver or by a request whose reply was lost); bytes_read; objects, bytes_stored; \
+    lost (offsets that retention took before); stopped (partitions, each with its error).")]
 pub struct Args {
     /// Dead-letter topic to drain, or a regular expression that begins with ^; repeatable
     #[arg(short, long, required = true, env = "DLQ_ARCHIVER_TOPIC", value_delimiter = ',')]
@@ -120,6 +124,12 @@ impl Args {
         if let Some(empty) = self.topic.iter().find(|t| t.trim().is_empty() || t.as_str() == "^") {
             return Err(Error::config(format!("--topic {empty:?} names no topic")));
         }
+        let looks_like_pattern = |t: &&String| !t.starts_with('^') && t.contains(|c| "*?+|()[]{}^$\\".contains(c));
+        if let Some(topic) = self.topic.iter().find(looks_like_pattern) {
+            return Err(Error::config(format!(
+                "--topic {topic:?} is no topic's name. A regular expression begins with ^, such as '^.*-dlq$'"
+            )));
+        }
         for pattern in self.topic.iter().filter(|t| t.starts_with('^')) {
             crate::kafka::pattern(pattern)?;
         }
@@ -158,12 +168,15 @@ fn parse_from(text: &str) -> Result<From> {
 
 pub async fn run(args: Args) -> Result<u8> {
     let options = args.options()?;
-    let connection = args.kafka.connection()?;
+    args.store.check()?;
+    let cluster = Arc::new(Kafka::new(args.kafka.connection()?)?);
+    // A mistyped topic leaves no folder behind.
+    archive::describe(&options, &*cluster).await?;
     let store = args.store.open(true).await?;
     let stage = signals::shutdown(args.grace)?;
     let counters = Arc::new(Counters::default());
     let show = tokio::spawn(show_progress(counters.clone()));
-    let outcome = archive::run(options, store, connection, Tables::builtin(), counters, stage).await;
+    let outcome = archive::run_on(options, store, cluster, Arc::new(Tables::builtin()), counters, stage).await;
     show.abort();
     let _ = show.await;
     let outcome = outcome?;
@@ -207,6 +220,7 @@ fn print(outcome: &Outcome, output: Output) -> Result<()> {
             "partitions": outcome.partitions,
             "records": c.archived_records,
             "bytes_read": c.read_bytes,
+            "records_found": c.found_records,
             "cuts": c.cuts,
             "cuts_found": c.cuts_found,
             "objects": c.objects,
@@ -224,7 +238,11 @@ fn print(outcome: &Outcome, output: Output) -> Result<()> {
         text::count(c.objects, "object"),
         human_bytes(c.object_bytes),
         if c.cuts_found > 0 {
-            format!("; {} of the cuts were there already, perhaps counted by another archiver too", c.cuts_found)
+            format!(
+                "; and {} of {} found archived already, by another archiver or by a request whose reply was lost",
+                text::count(c.found_records, "record"),
+                text::count(c.cuts_found, "cut")
+            )
         } else {
             String::new()
         },

@@ -38,14 +38,25 @@ pub enum S3Addressing {
 }
 
 impl ArchiveArgs {
+    fn url(&self) -> Result<&str> {
+        self.archive.as_deref().ok_or_else(|| {
+            Error::config("no archive: give --archive s3://BUCKET/PREFIX or file:///DIR (or set DLQ_ARCHIVER_ARCHIVE)")
+        })
+    }
+
+    /// Whether the address is one. Asks nothing and makes nothing.
+    ///
+    /// # Errors
+    /// [`crate::Kind::Config`] as [`Self::open`].
+    pub fn check(&self) -> Result<()> {
+        store::check_url(self.url()?)
+    }
+
     /// Opens the store; `create`: for writers, which may make a local folder.
     ///
     /// # Errors
     /// [`crate::Kind::Config`] without an address or for one that is none.
     pub async fn open(&self, create: bool) -> Result<Arc<dyn Store>> {
-        let archive = self.archive.as_deref().ok_or_else(|| {
-            Error::config("no archive: give --archive s3://BUCKET/PREFIX or file:///DIR (or set DLQ_ARCHIVER_ARCHIVE)")
-        })?;
         let options = StoreOptions {
             endpoint_url: self.endpoint_url.clone(),
             region: self.region.clone(),
@@ -56,7 +67,7 @@ impl ArchiveArgs {
             },
             create_missing: create,
         };
-        store::open(archive, &options).await
+        store::open(self.url()?, &options).await
     }
 }
 

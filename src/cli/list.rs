@@ -6,11 +6,12 @@ use super::output::{Documents, Out, Output, OutputArgs};
 use super::progress::{Progress, human_bytes};
 use super::table::{Column, Table};
 use super::{record, text};
-use crate::catalog::{Catalog, PartitionLedger, Reading, Selected};
-use crate::error::{Error, Result};
-use crate::filter::{Filter, short_class};
+use crate::catalog::{Catalog, Reading, Selected};
+use crate::error::{Error, Result, few};
+use crate::filter::{Filter, FilterDoc, short_class};
 use crate::format::{ArchivedRecord, Projection};
 use crate::record::RecordId;
+use crate::restore::nothing;
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};
 use std::io::IsTerminal;
@@ -54,39 +55,44 @@ pub async fn run(args: Args) -> Result<u8> {
     let projection = if args.payload { Projection::All } else { Projection::NoPayload };
     let partitions = catalog.partitions(&filter).await?;
     let selected = catalog.select_in(&partitions, &filter).await?;
-    let mut scan =
-        Scan { catalog, filter, projection, progress: Read::default(), sink: Sink::new(output), out: Out::new() };
+    let (progress, sink, found) = (Read::default(), Sink::new(output), BTreeSet::new());
+    let mut scan = Scan { catalog, filter, projection, progress, sink, out: Out::new(), found };
     let more = if limit == 0 { scan.all(selected).await? } else { scan.newest(selected, limit).await? };
-    let Scan { catalog, filter, progress, sink, mut out, .. } = scan;
+    let Scan { catalog, filter, progress, sink, mut out, found, .. } = scan;
     drop(progress);
     let any = sink.finish(&mut out)?;
     out.flush()?;
+    tell_missing(&filter, &found);
     if !any {
-        tell_none(&catalog, &filter, &partitions).await?;
+        tell_none(&catalog, &filter).await?;
     } else if more && output == Output::Table {
-        eprintln!("These are the newest {limit}; there are more: --limit 0 lists all.");
+        super::output::tell(&format!("These are the newest {limit}; there are more: --limit 0 lists all."));
     }
     Ok(0)
 }
 
-/// Says what there is where nothing matched: a mistyped topic is the usual reason.
-pub async fn tell_none(catalog: &Catalog, filter: &Filter, partitions: &[PartitionLedger]) -> Result<()> {
-    if !partitions.is_empty() {
-        eprintln!("No archived record matches.");
-        return Ok(());
-    }
-    let all = catalog.partitions(&Filter::default()).await?;
-    let topics: BTreeSet<&str> = all.iter().map(|p| p.genesis.topic.as_str()).collect();
-    let mut names: Vec<_> = topics.iter().take(20).copied().collect();
-    if topics.len() > names.len() {
-        names.push("...");
-    }
-    if filter.is_all() || names.is_empty() {
-        eprintln!("The archive has no records yet.");
+/// Says why nothing matched: a mistyped topic is the usual reason.
+pub async fn tell_none(catalog: &Catalog, filter: &Filter) -> Result<()> {
+    let why = nothing::why(catalog, filter).await?;
+    if why.archived == 0 {
+        super::output::tell("The archive has no records yet.");
     } else {
-        eprintln!("No archived record matches: the archive has topics {}.", names.join(", "));
+        super::output::tell(&format!("No archived record matches. Likely: {}.", text::clean(&why.likely())));
     }
     Ok(())
+}
+
+/// Says which of the record ids that were asked for were not found.
+fn tell_missing(filter: &Filter, found: &BTreeSet<RecordId>) {
+    let Some(asked) = filter.record_ids() else { return };
+    let missing: Vec<_> = asked.difference(found).collect();
+    if missing.is_empty() {
+        return;
+    }
+    let alone = FilterDoc { record_id: filter.doc().record_id.clone(), ..FilterDoc::default() };
+    let what = if *filter.doc() == alone { "not in the archive" } else { "not in the archive, or not matched" };
+    let ids = few(missing.iter().copied(), 20);
+    super::output::tell(&format!("{} of {} record ids {what}: {}", missing.len(), asked.len(), text::clean(&ids)));
 }
 
 struct Scan {
@@ -96,9 +102,17 @@ struct Scan {
     progress: Read,
     sink: Sink,
     out: Out,
+    /// Of the record ids that were asked for.
+    found: BTreeSet<RecordId>,
 }
 
 impl Scan {
+    fn note(&mut self, id: &RecordId) {
+        if self.filter.record_ids().is_some() {
+            self.found.insert(id.clone());
+        }
+    }
+
     fn reading(&self) -> Reading {
         Reading { projection: self.projection, check_sha256: false }
     }
@@ -112,6 +126,7 @@ impl Scan {
         let mut cuts = self.catalog.cuts(selected, &self.filter, self.reading());
         while let Some(cut) = cuts.next().await? {
             for row in cut.iter() {
+                self.note(&row.id);
                 self.sink.print(self.sink.render(&row, self.projection), &mut self.out)?;
             }
             self.out.flush()?;
@@ -136,12 +151,14 @@ impl Scan {
             if let Some(Reverse((oldest, _, _))) = kept.peek()
                 && full
                 && newest < *oldest
+                && self.filter.record_ids().is_none()
             {
                 more = true;
                 break;
             }
             let Some(cut) = cuts.next().await? else { break };
             for row in cut.iter() {
+                self.note(&row.id);
                 let at = (row.raw.timestamp_ms, &row.id);
                 if kept.len() >= limit {
                     more = true;

@@ -29,7 +29,7 @@ use std::sync::Arc;
     dlq-archiver summary --archive s3://compliance/dlq --by pipeline,date -o json"
 )]
 pub struct Args {
-    /// What to count by
+    /// What to count by. Largest groups come first; with date or partition, groups are in order of their columns
     #[arg(long, value_enum, value_delimiter = ',', default_value = "pipeline,dialect,error-class,error-code")]
     by: Vec<Field>,
 
@@ -203,7 +203,7 @@ pub async fn run(args: Args) -> Result<u8> {
     }
     out.flush()?;
     if summary.total.records == 0 && args.output.output == Output::Table {
-        tell_none(&catalog, &filter, &partitions).await?;
+        tell_none(&catalog, &filter).await?;
     }
     Ok(0)
 }
@@ -353,10 +353,12 @@ impl Summary {
         }
     }
 
-    /// Largest first.
+    /// Largest first; in order where the columns have one of their own.
     fn sorted(&self) -> Vec<(&Vec<Cell>, &Group)> {
         let mut sorted: Vec<_> = self.groups.iter().collect();
-        sorted.sort_by(|a, b| b.1.records.cmp(&a.1.records).then_with(|| a.0.cmp(b.0)));
+        let in_order = self.by.iter().any(|f| matches!(f, Field::Date | Field::Partition));
+        let count = |group: &Group| if in_order { 0 } else { group.records };
+        sorted.sort_by(|a, b| count(b.1).cmp(&count(a.1)).then_with(|| a.0.cmp(b.0)));
         sorted
     }
 

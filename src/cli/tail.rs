@@ -211,7 +211,7 @@ impl Printer {
     fn end(mut self) -> Result<()> {
         // A program sees that for itself.
         if self.printed == 0 && !matches!(self.shape, Shape::Documents(_)) {
-            eprintln!("No dead letter to show: the topics are empty, or none matches.");
+            super::output::tell("No dead letter to show: the topics are empty, or none matches.");
         }
         if let Shape::Documents(documents) = self.shape {
             documents.finish(&mut self.out)?;

@@ -21,12 +21,13 @@ use std::time::{Duration, Instant};
     after_help = "Checked: every manifest tiles and chains to the one before; intents and manifests agree; every data \
     object is there with its size, SHA-256, rows, offsets and the records' checksums; nothing else is under data/; no offset \
     is there twice; checkpoints agree. With --brokers: every record of the topics below the checkpoints is in the archive, \
-    and is the same.\n\n\
+    and is the same; what is not archived yet is noted.\n\n\
     Nothing in the ledger hashes a partition's newest manifest: that it was edited is found only by what its intent and \
     objects say, and newest cuts that were removed with all their objects not at all. A receipt finds both: write one with \
     --receipt, keep it elsewhere than in the bucket, and give it to --expect the next time.\n\n\
     Exit codes: 0 no damage, 4 damage, 1 store or brokers do not answer, 2 wrong usage or configuration.\n\n\
     Examples:\n  \
+    dlq-archiver verify --archive s3://compliance/dlq --receipt last.json\n  \
     dlq-archiver verify --archive s3://compliance/dlq --expect last.json --receipt last.json\n  \
     dlq-archiver verify --archive s3://compliance/dlq --quick --brokers kafka:9092 --topic orders-dlq -o json"
 )]
@@ -46,6 +47,10 @@ pub struct Args {
     /// Write a receipt: where each partition's ledger ends. Only if there is no damage; replaces FILE
     #[arg(long, value_name = "FILE")]
     receipt: Option<PathBuf>,
+
+    /// With --brokers: the archiver's consumer group; by default the archive's own
+    #[arg(long, env = "DLQ_ARCHIVER_GROUP", help_heading = "Kafka")]
+    group: Option<String>,
 
     /// With --brokers: how long they may take to answer for the first time
     #[arg(long, default_value = "60s", value_parser = duration, env = "DLQ_ARCHIVER_START_TIMEOUT", help_heading = "Kafka")]
@@ -79,6 +84,7 @@ pub async fn run(args: Args) -> Result<u8> {
         filter,
         quick: args.quick,
         kafka: if with_kafka { Some(args.kafka.connection()?) } else { None },
+        group: args.group,
         expect,
         start_timeout: args.start_timeout,
     };
@@ -102,7 +108,14 @@ pub async fn run(args: Args) -> Result<u8> {
 
 fn read_receipt(path: &Path) -> Result<Receipt> {
     let name = path.display().to_string();
-    let bytes = std::fs::read(path).map_err(|e| Error::config(format!("--expect {name}: cannot be read: {e}")))?;
+    let bytes = std::fs::read(path).map_err(|e| {
+        Error::config(match e.kind() {
+            std::io::ErrorKind::NotFound => {
+                format!("--expect {name}: no earlier receipt there: write the first one with --receipt FILE alone")
+            }
+            _ => format!("--expect {name}: cannot be read: {e}"),
+        })
+    })?;
     Receipt::parse(&name, &bytes)
 }
 

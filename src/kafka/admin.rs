@@ -4,7 +4,7 @@
 
 use super::consumer::Context;
 use super::{Connection, Consumer, error};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, did_you_mean};
 use crate::record::TopicPartition;
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::error::RDKafkaErrorCode as Code;
@@ -152,8 +152,7 @@ impl Admin {
     }
 
     fn unknown_topic(&self, name: &str, all: &[TopicInfo]) -> Error {
-        let near = nearest(name, all.iter().map(|t| t.name.as_str()).filter(|t| !is_internal(t)));
-        let hint = near.map_or(String::new(), |n| format!("; did you mean {n:?}?"));
+        let hint = did_you_mean(name, all.iter().map(|t| t.name.as_str()).filter(|t| !is_internal(t)));
         Error::config(format!(
             "topic {name:?} does not exist on {} (or this user may not describe it){hint}",
             self.brokers
@@ -313,12 +312,6 @@ fn is_refusal(text: &str) -> bool {
     ["authentication", "ssl handshake failed", "sasl", "certificate", "failed to verify"]
         .iter()
         .any(|t| text.contains(t))
-}
-
-/// The candidate with the longest common start, if that is most of the name.
-fn nearest<'a>(name: &str, candidates: impl Iterator<Item = &'a str>) -> Option<&'a str> {
-    let common = |c: &str| name.bytes().zip(c.bytes()).take_while(|(a, b)| a.eq_ignore_ascii_case(b)).count();
-    candidates.max_by_key(|c| common(c)).filter(|c| common(c) * 2 > name.len())
 }
 
 /// Asks one broker. The controller, whom librdkafka asks otherwise, is none that every broker names.

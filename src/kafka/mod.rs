@@ -46,6 +46,10 @@ const FIXED: &[&str] = &[
     "enable.idempotence",
 ];
 
+/// Properties that name a file which has to be there.
+const FILES: &[&str] =
+    &["ssl.ca.location", "ssl.certificate.location", "ssl.key.location", "ssl.keystore.location", "ssl.crl.location"];
+
 impl Connection {
     pub fn new(brokers: &str) -> Self {
         Self { properties: vec![("bootstrap.servers".into(), brokers.into())] }
@@ -72,6 +76,10 @@ impl Connection {
         probe.set(key, value);
         if let Err(KafkaError::ClientConfig(_, desc, ..)) = probe.create_native_config() {
             return Err(Error::config(format!("-X {key}: {}", desc.trim())));
+        }
+        // librdkafka says of it only that TLS cannot be set up.
+        if FILES.contains(&key) && !["", "probe"].contains(&value) && !Path::new(value).exists() {
+            return Err(Error::config(format!("-X {key}: the file {value} does not exist")));
         }
         self.properties.push((key.to_owned(), value.to_owned()));
         Ok(())
@@ -238,5 +246,18 @@ fn classify(doing: &str, code: Option<Code>, detail: &str) -> Error {
             | Code::TransactionCoordinatorFenced,
         ) => Error::unavailable(format!("{doing}: {detail}")),
         _ => Error::failed(format!("{doing}: {detail}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ca_file_that_is_not_there_is_told() {
+        let mut connection = Connection::new("b:1");
+        let e = connection.set("ssl.ca.location", "/no/such.pem").unwrap_err();
+        assert_eq!((e.exit_code(), e.message()), (2, "-X ssl.ca.location: the file /no/such.pem does not exist"));
+        connection.set("ssl.ca.location", "probe").unwrap();
     }
 }

@@ -4,4 +4,4 @@ mod decoded;
 mod raw;
 
 pub use decoded::{Decoded, Hop, PayloadState};
-pub use raw::{Header, Headers, RawBatch, RawRecord, RecordId, TimestampType, TopicPartition};
+pub use raw::{Header, Headers, RawBatch, RawRecord, RecordId, TimestampType, TopicPartition, in_ranges};

@@ -50,6 +50,31 @@ impl fmt::Display for TopicPartition {
     }
 }
 
+/// Partitions in order, for people: `orders-dlq 0-11, 14; mail-dlt 0`. At most `most` ranges are told.
+pub fn in_ranges<'p>(partitions: impl IntoIterator<Item = &'p TopicPartition>, most: usize) -> String {
+    let mut ranges: Vec<(&str, i32, i32)> = Vec::new();
+    for tp in partitions {
+        match ranges.last_mut() {
+            Some((topic, _, to)) if *topic == tp.topic && to.checked_add(1) == Some(tp.partition) => *to = tp.partition,
+            _ => ranges.push((&tp.topic, tp.partition, tp.partition)),
+        }
+    }
+    let (mut text, mut before) = (String::new(), None);
+    for (topic, from, to) in ranges.iter().take(most) {
+        match before {
+            Some(before) if before == topic => text.push_str(", "),
+            Some(_) => text.push_str(&format!("; {topic} ")),
+            None => text.push_str(&format!("{topic} ")),
+        }
+        text.push_str(&if from == to { from.to_string() } else { format!("{from}-{to}") });
+        before = Some(topic);
+    }
+    if ranges.len() > most {
+        text.push_str(", ...");
+    }
+    text
+}
+
 /// A record's position in its dead-letter topic, and so its id: `topic/partition/offset`, with `@g2` from a
 /// topic's second generation on. Kafka topic names have no `/`, so the text form parses back.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -335,6 +360,16 @@ impl fmt::Debug for RawBatch {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn five_hundred_partitions_are_one_short_line() {
+        let all: Vec<_> = (0..500).map(|p| TopicPartition::new("a", p)).collect();
+        assert_eq!(in_ranges(&all, 8), "a 0-499");
+        assert_eq!(in_ranges(all.iter().step_by(2), 3), "a 0, 2, 4, ...");
+        let some = [("a", 0), ("a", 2), ("b", 3), ("b", 4), ("c", 5)].map(|(t, p)| TopicPartition::new(t, p));
+        assert_eq!(in_ranges(&some, 8), "a 0, 2; b 3-4; c 5");
+        assert_eq!(in_ranges(&[], 8), "");
+    }
 
     #[test]
     fn bytes_come_back_as_they_went_in() {

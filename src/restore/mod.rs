@@ -39,7 +39,7 @@ use delivery::{Asked, Sink};
 use going::Going;
 use limits::{DESCRIBE, TopicLimits};
 use pieces::{counted, redone};
-use plan::{Delivery, PlanCut, PlanDoc, PlanObject, RuleOptions, Rules, Verdict, Why, Window};
+use plan::{Delivery, PlanCut, PlanDoc, PlanObject, RuleOptions, Rules, Verdict, Window};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};

@@ -1,10 +1,11 @@
-//! Why a filter selects nothing.
+//! Why a filter selects nothing, in restores and in what reads the archive.
 //!
 //! Owns the likely reason. It is found from the manifests: a part of the filter that no file can match by itself.
 
 use crate::catalog::{Catalog, Selected};
-use crate::error::Result;
-use crate::filter::{Filter, FilterDoc};
+use crate::error::{Result, few};
+use crate::filter::{Filter, FilterDoc, has_time, rfc3339_ms};
+use std::collections::BTreeSet;
 
 /// What was looked at, and what rules all of it out.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -13,6 +14,10 @@ pub struct Nothing {
     pub archived: u64,
     /// Records that were read, of files that might have matched.
     pub read: u64,
+    /// First and last Kafka timestamp in the archive, milliseconds since 1970.
+    pub times: Option<(i64, i64)>,
+    /// The archive's topics.
+    pub topics: BTreeSet<String>,
     /// Flags that match nothing even alone.
     pub flags: Vec<&'static str>,
 }
@@ -46,7 +51,12 @@ fn rows(selected: &[Selected]) -> u64 {
 
 /// Looks for the reason why `filter` selects nothing.
 pub async fn why(catalog: &Catalog, filter: &Filter) -> Result<Nothing> {
-    let archived = rows(&catalog.select(&Filter::default()).await?);
+    let all = catalog.select(&Filter::default()).await?;
+    let archived = rows(&all);
+    let objects = || all.iter().flat_map(|s| &s.objects);
+    let first = objects().filter_map(|o| o.min_timestamp_ms).filter(|ms| has_time(*ms)).min();
+    let last = objects().filter_map(|o| o.max_timestamp_ms).filter(|ms| has_time(*ms)).max();
+    let topics = all.iter().map(|s| s.manifest.topic.clone()).collect();
     let read = rows(&catalog.select(filter).await?);
     let mut flags = Vec::new();
     for (flag, doc) in parts(filter.doc()) {
@@ -54,18 +64,30 @@ pub async fn why(catalog: &Catalog, filter: &Filter) -> Result<Nothing> {
             flags.push(flag);
         }
     }
-    Ok(Nothing { archived, read, flags })
+    Ok(Nothing { archived, read, times: first.zip(last), topics, flags })
 }
 
 impl Nothing {
-    pub fn text(&self) -> String {
-        let likely = if self.archived == 0 {
-            "the archive has no records yet".to_owned()
-        } else if !self.flags.is_empty() {
-            format!("nothing archived matches {}", self.flags.join(", nor "))
-        } else {
-            "no record matches all of the filters at once".to_owned()
+    /// The likely reason, and what there is instead.
+    pub fn likely(&self) -> String {
+        if self.archived == 0 {
+            return "the archive has no records yet".to_owned();
+        }
+        let mut likely = match self.flags.as_slice() {
+            [] => "no record matches all of the filters at once".to_owned(),
+            flags => format!("nothing archived matches {}", flags.join(", nor ")),
         };
+        if self.flags.contains(&"--topic") {
+            likely.push_str(&format!("; the archive has topics {}", few(&self.topics, 20)));
+        }
+        if let Some((first, last)) = self.times {
+            likely.push_str(&format!("; archived records are from {} to {}", rfc3339_ms(first), rfc3339_ms(last)));
+        }
+        likely
+    }
+
+    pub fn text(&self) -> String {
+        let likely = self.likely();
         format!(
             "nothing selected: none of {} archived records matches ({} were read, the others are ruled out by what \
              their files hold). Likely: {likely}. `dlq-archiver summary` shows what there is",

@@ -191,6 +191,12 @@ pub enum Addressing {
     Virtual,
 }
 
+/// # Errors
+/// [`crate::Kind::Config`] for an address that is none, with what to type instead.
+pub fn check_url(url: &str) -> Result<()> {
+    url::parse(url).map(drop)
+}
+
 /// Opens the store at `url`: `s3://bucket/prefix`, `file:///dir`, or `memory:` for tests. Asks the S3 server
 /// nothing yet: whether bucket and credentials are right shows in the first request.
 pub async fn open(url: &str, options: &StoreOptions) -> Result<Arc<dyn Store>> {

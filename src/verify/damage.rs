@@ -147,6 +147,8 @@ pub struct Totals {
     pub compacted_offsets: u64,
     /// Records that were read from Kafka and compared.
     pub kafka_records: u64,
+    /// Offsets that Kafka has behind the archive's ends; null where Kafka was not asked.
+    pub not_archived_offsets: Option<u64>,
     pub damage: u64,
 }
 

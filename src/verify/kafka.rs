@@ -8,6 +8,7 @@ use crate::error::{Error, Kind, Result};
 use crate::kafka::{Admin, Connection, Message, RangeReader, TopicId};
 use crate::ledger::Genesis;
 use crate::record::{RawBatch, TopicPartition};
+use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,6 +21,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(super) struct Kafka {
     admin: Admin,
+    /// Asks for the archive's group's offsets.
+    group: Option<(String, Admin)>,
     connection: Connection,
 }
 
@@ -35,7 +38,12 @@ pub(super) struct Expected {
 impl Kafka {
     /// # Errors
     /// [`Kind::Config`] for another cluster than the archive's; what [`Admin::wait`] says.
-    pub(super) fn connect(connection: Connection, start_timeout: Duration, cluster_id: Option<&str>) -> Result<Self> {
+    pub(super) fn connect(
+        connection: Connection,
+        start_timeout: Duration,
+        cluster_id: Option<&str>,
+        group: Option<String>,
+    ) -> Result<Self> {
         let admin = Admin::new(&connection)?;
         admin.wait(start_timeout)?;
         if let Some(theirs) = cluster_id
@@ -47,11 +55,33 @@ impl Kafka {
                  leave --brokers out"
             )));
         }
-        Ok(Self { admin, connection })
+        let group = group.map(|group| Admin::of_group(&connection, &group).map(|admin| (group, admin))).transpose()?;
+        Ok(Self { admin, group, connection })
     }
 
-    /// The log start, or why this partition cannot be compared. `to`: the checkpoint.
-    pub(super) fn comparable(&self, genesis: &Genesis, to: i64) -> Result<Result<i64, String>> {
+    /// The group's committed offset beyond `end`, and the group's name. A hint: no answer is none.
+    pub(super) fn committed_beyond(&self, tp: &TopicPartition, end: i64) -> Option<(i64, &str)> {
+        let (name, admin) = self.group.as_ref()?;
+        let committed = admin.committed(tp, ASK).ok().flatten()?;
+        (committed > end).then_some((committed, name))
+    }
+
+    /// The topic's partitions that are not among `archived`, and how many offsets each has. A topic that is gone has none.
+    pub(super) fn unarchived(&self, topic: &str, archived: &BTreeSet<i32>) -> Result<Vec<(TopicPartition, u64)>> {
+        let topics = match self.admin.topics(&[topic.to_owned()], ASK) {
+            Err(e) if e.kind() == Kind::Config => Vec::new(),
+            other => other?,
+        };
+        let partitions = topics.into_iter().flat_map(|t| t.partitions).filter(|p| !archived.contains(p));
+        let size = |p| {
+            let tp = TopicPartition::new(topic, p);
+            self.admin.watermarks(&tp, ASK).map(|(low, high)| (tp, high.abs_diff(low)))
+        };
+        partitions.map(size).collect()
+    }
+
+    /// Log start and last stable offset, or why this partition cannot be compared. `to`: the checkpoint.
+    pub(super) fn comparable(&self, genesis: &Genesis, to: i64) -> Result<Result<(i64, i64), String>> {
         let topics = match self.admin.topics(std::slice::from_ref(&genesis.topic), ASK) {
             Err(e) if e.kind() == Kind::Config => Vec::new(),
             other => other?,
@@ -75,7 +105,7 @@ impl Kafka {
                  truncated"
             )));
         }
-        Ok(Ok(low))
+        Ok(Ok((low, high)))
     }
 
     /// Reads `[low, to)` and compares each record with the cuts, which come in order. Returns how many records.

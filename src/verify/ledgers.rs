@@ -19,9 +19,14 @@ pub(super) struct Ledger {
     pub prefix: String,
     /// The topic's name as it stands in paths.
     pub topic_folder: String,
+    /// Its exact name, if some document says it.
+    pub topic: String,
+    pub partition: i32,
     /// Bytes of genesis.json.
     pub genesis: Option<Bytes>,
     pub checkpoints: BTreeSet<i64>,
+    /// Of the partition's newest generation.
+    pub current: bool,
     names: Names,
 }
 
@@ -55,17 +60,21 @@ pub(super) async fn find(store: &dyn Store, filter: &Filter) -> Result<Vec<Ledge
         for folder in store.list_folders(&topic).await? {
             let inside = |outer: &str, folder: &str| folder.strip_prefix(outer)?.strip_suffix('/').map(str::to_owned);
             let Some(partition) = inside(&topic, &folder).and_then(|name| name.parse::<i32>().ok()) else { continue };
-            let mut prefixes = vec![folder.clone()];
+            let mut prefixes = vec![(1, folder.clone())];
             for inner in store.list_folders(&folder).await? {
                 let number = inside(&folder, &inner).and_then(|name| name.strip_prefix('g')?.parse::<u32>().ok());
-                if number.is_some_and(|g| g > 1) {
-                    prefixes.push(inner);
+                if let Some(number) = number.filter(|g| *g > 1) {
+                    prefixes.push((number, inner));
                 }
             }
-            for prefix in prefixes {
-                let Some(ledger) = listed(store, prefix, topic_folder).await? else { continue };
-                let name = topic_name(store, &ledger).await?;
-                if filter.may_match_partition(name.as_deref().unwrap_or(topic_folder), partition) {
+            let newest = prefixes.iter().map(|(number, _)| *number).max();
+            for (number, prefix) in prefixes {
+                let Some(mut ledger) = listed(store, prefix, topic_folder, partition).await? else { continue };
+                if let Some(name) = topic_name(store, &ledger).await? {
+                    ledger.topic = name;
+                }
+                if filter.may_match_partition(&ledger.topic, partition) {
+                    ledger.current = Some(number) == newest;
                     ledgers.push(ledger);
                 }
             }
@@ -74,7 +83,7 @@ pub(super) async fn find(store: &dyn Store, filter: &Filter) -> Result<Vec<Ledge
     Ok(ledgers)
 }
 
-async fn listed(store: &dyn Store, prefix: String, topic_folder: &str) -> Result<Option<Ledger>> {
+async fn listed(store: &dyn Store, prefix: String, topic_folder: &str, partition: i32) -> Result<Option<Ledger>> {
     let (mut names, mut checkpoints) = list(store, &prefix).await?;
     if plan::step(&names).is_err() {
         // A writer may have created objects between two pages of the listing.
@@ -85,7 +94,9 @@ async fn listed(store: &dyn Store, prefix: String, topic_folder: &str) -> Result
     if names == Names::default() && checkpoints.is_empty() && genesis.is_none() {
         return Ok(None);
     }
-    Ok(Some(Ledger { prefix, topic_folder: topic_folder.to_owned(), genesis, checkpoints, names }))
+    let topic = topic_folder.to_owned();
+    let topic_folder = topic.clone();
+    Ok(Some(Ledger { prefix, topic_folder, topic, partition, genesis, checkpoints, current: true, names }))
 }
 
 async fn list(store: &dyn Store, prefix: &str) -> Result<(Names, BTreeSet<i64>)> {

@@ -17,19 +17,19 @@ pub use damage::{Damage, Note, Totals, What};
 pub use receipt::{Partition, Receipt};
 
 use crate::cut::PROGRAM_VERSION;
-use crate::error::{Error, Result};
-use crate::filter::Filter;
+use crate::error::{Error, Result, did_you_mean, few};
+use crate::filter::{Filter, FilterDoc};
 use crate::kafka::Connection;
 use crate::layout;
 use crate::ledger::{ArchiveDoc, Checkpoint, Genesis, LEDGER_VERSION, Manifest, sha256_hex};
-use crate::record::TopicPartition;
+use crate::record::{TopicPartition, in_ranges};
 use crate::store::Store;
 use chain::Chain;
 use documents::Place;
 use futures::{StreamExt, stream};
 use kafka::Kafka;
 use ledgers::Ledger;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -43,6 +43,8 @@ pub struct Options {
     pub quick: bool,
     /// Compare with this Kafka too.
     pub kafka: Option<Connection>,
+    /// The archiver's consumer group; the archive's own if `None`.
+    pub group: Option<String>,
     /// What was there before.
     pub expect: Option<Receipt>,
     /// How long the brokers may take to answer for the first time.
@@ -127,6 +129,8 @@ pub const LISTED: usize = 100_000;
 const PARTITIONS_AT_A_TIME: usize = 4;
 /// Cuts of one partition that are begun at a time.
 const CUTS_AHEAD: usize = 4;
+/// Ranges of partitions, or partitions, that a note names.
+const NAMED: usize = 20;
 /// Cuts in work at a time, over all partitions. One with a million records takes some 30 MB.
 const CUTS: usize = 6;
 /// MiB of data objects in memory.
@@ -140,6 +144,8 @@ struct Found {
     partitions: Vec<Partition>,
     /// Genesis documents of second and later generations.
     generations: Vec<Genesis>,
+    /// How many offsets Kafka has behind the archive's end.
+    behind: BTreeMap<TopicPartition, u64>,
     /// Hashes of the keys that ledgers name.
     named: Vec<u128>,
 }
@@ -169,8 +175,9 @@ pub async fn run(options: Options, store: Arc<dyn Store>, counters: Arc<Counters
         None => None,
         Some(connection) => {
             let timeout = options.start_timeout;
+            let group = options.group.clone().or_else(|| archive.as_ref().map(ArchiveDoc::default_group));
             let cluster_id = archive.and_then(|a| a.kafka_cluster_id);
-            let connect = move || Kafka::connect(connection, timeout, cluster_id.as_deref());
+            let connect = move || Kafka::connect(connection, timeout, cluster_id.as_deref(), group);
             Some(Arc::new(blocking(connect).await?))
         }
     };
@@ -185,8 +192,10 @@ pub async fn run(options: Options, store: Arc<dyn Store>, counters: Arc<Counters
         memory: Semaphore::new(MEMORY as usize),
     });
     let ledgers = ledgers::find(&*run.store, &run.options.filter).await?;
+    run.check_topics(&ledgers).await?;
     run.counters.all_cuts.store(ledgers.iter().map(Ledger::cuts).sum(), Relaxed);
     let topics: BTreeSet<String> = ledgers.iter().map(|l| l.topic_folder.clone()).collect();
+    let known = ledgers.iter().map(|l| TopicPartition::new(&l.topic, l.partition)).collect();
     run.compare_partitions(&ledgers);
     let walks = ledgers.into_iter().map(|ledger| tokio::spawn(run.clone().walk(ledger)));
     let mut walks = stream::iter(walks).buffered(PARTITIONS_AT_A_TIME);
@@ -194,6 +203,7 @@ pub async fn run(options: Options, store: Arc<dyn Store>, counters: Arc<Counters
         joined(walked)?;
     }
     run.compare_generations();
+    run.tell_unarchived(&known).await?;
     let mut named = std::mem::take(&mut run.found().named);
     named.sort_unstable();
     orphans::find(&*run.store, &run.options.filter, &topics, &named, |damage| run.tell(damage)).await?;
@@ -249,6 +259,83 @@ impl Run {
 
     fn note(&self, at: impl Into<String>, note: impl Into<String>) {
         self.found().notes.push(Note { at: at.into(), note: note.into() });
+    }
+
+    /// That each topic asked for is in the archive, or in the receipt.
+    async fn check_topics(&self, ledgers: &[Ledger]) -> Result<()> {
+        let names = |ledgers: &[Ledger]| ledgers.iter().map(|l| l.topic.clone()).collect::<BTreeSet<String>>();
+        let mut there = names(ledgers);
+        there.extend(self.options.expect.iter().flat_map(|r| &r.partitions).map(|p| p.topic.clone()));
+        for topic in &self.options.filter.doc().topic {
+            let only = Filter::new(FilterDoc { topic: vec![topic.clone()], ..FilterDoc::default() })?;
+            if there.iter().any(|name| only.may_match_partition(name, 0)) {
+                continue;
+            }
+            let all = names(&ledgers::find(&*self.store, &Filter::default()).await?);
+            let has = if all.is_empty() { "no topics yet".to_owned() } else { few(&all, 20) };
+            let hint = did_you_mean(topic, all.iter().map(String::as_str));
+            return Err(Error::config(format!("no topic {topic} in this archive; it has {has}{hint}")));
+        }
+        Ok(())
+    }
+
+    /// What Kafka has and the archive has not yet. No damage: an archiver that runs gets there.
+    async fn tell_unarchived(&self, known: &BTreeSet<TopicPartition>) -> Result<()> {
+        let Some(kafka) = self.kafka.clone() else { return Ok(()) };
+        let mut behind = std::mem::take(&mut self.found().behind);
+        let topics: BTreeSet<String> = known.iter().map(|tp| tp.topic.clone()).collect();
+        for topic in topics {
+            let archived = known.iter().filter(|tp| tp.topic == topic).map(|tp| tp.partition).collect();
+            let (kafka, asked) = (kafka.clone(), topic.clone());
+            let mut without = blocking(move || kafka.unarchived(&asked, &archived)).await?;
+            without.retain(|(tp, _)| self.options.filter.may_match_partition(&tp.topic, tp.partition));
+            if !without.is_empty() {
+                let note = format!(
+                    "Kafka has partitions of this topic that the archive has no ledger of: {}. No archiver has read them \
+                     yet",
+                    in_ranges(without.iter().map(|(tp, _)| tp), NAMED)
+                );
+                self.note(topic, note);
+            }
+            behind.extend(without);
+        }
+        let all: u64 = behind.values().sum();
+        self.found().totals.not_archived_offsets = Some(all);
+        if all > 0 {
+            let mut some: Vec<_> = behind.iter().map(|(tp, n)| (*n, tp)).filter(|(n, _)| *n > 0).collect();
+            some.sort_by(|a, b| b.0.cmp(&a.0).then_with(|| a.1.cmp(b.1)));
+            let each = few(some.into_iter().map(|(n, tp)| format!("{tp}: {n}")), NAMED);
+            self.note("Kafka", format!("{all} offsets are not archived yet ({each})"));
+        }
+        Ok(())
+    }
+
+    /// A group that has committed more than the ledger has, as the archiver warns of it at its start.
+    async fn compare_committed(&self, kafka: &Arc<Kafka>, tp: &TopicPartition, prefix: &str, to: i64) -> Result<()> {
+        let (asked, of) = (kafka.clone(), tp.clone());
+        let beyond = blocking(move || {
+            Ok(asked.committed_beyond(&of, to).map(|(committed, group)| (committed, group.to_owned())))
+        });
+        let Some((committed, group)) = beyond.await? else { return Ok(()) };
+        // An archiver may have gone on meanwhile: the group follows the ledger.
+        let mut end = to;
+        loop {
+            let key = layout::manifest_key(prefix, end);
+            let Some(bytes) = self.store.get(&key).await? else { break };
+            match documents::parse::<Manifest>(What::ManifestDamaged, &key, &bytes) {
+                Ok(m) if m.to > end => end = m.to,
+                _ => return Ok(()),
+            }
+        }
+        if committed > end {
+            let note = format!(
+                "warning: the group {group} has committed offset {committed}, and the ledger ends at {end}. If this archive \
+                 had those records, the end of its ledger was lost: restore {prefix} from a copy or older versions of the \
+                 bucket. Else the group was used by another program"
+            );
+            self.note(tp.to_string(), note);
+        }
+        Ok(())
     }
 
     /// Whether each generation's genesis names the end of the one before.
@@ -384,22 +471,39 @@ impl Run {
 
     /// Starts the comparison with Kafka, to which cuts are then sent in order.
     async fn begin_comparing(self: &Arc<Self>, place: &Place, ledger: &Ledger) -> Result<Option<Comparing>> {
-        let (Some(kafka), Some(genesis), Some(newest)) = (&self.kafka, &place.genesis, ledger.newest()) else {
-            return Ok(None);
+        let (Some(kafka), Some(genesis)) = (&self.kafka, &place.genesis) else { return Ok(None) };
+        let to = match ledger.newest() {
+            None => genesis.first_offset,
+            Some(newest) => {
+                let key = layout::manifest_key(&ledger.prefix, newest);
+                let bytes = self.store.get(&key).await?.unwrap_or_default();
+                documents::parse::<Manifest>(What::ManifestDamaged, &key, &bytes).map_or(newest, |m| m.to)
+            }
         };
-        let key = layout::manifest_key(&ledger.prefix, newest);
-        let bytes = self.store.get(&key).await?.unwrap_or_default();
-        let to = documents::parse::<Manifest>(What::ManifestDamaged, &key, &bytes).map_or(newest, |m| m.to);
         let tp = TopicPartition::new(&genesis.topic, genesis.partition);
         let (asked, genesis) = (kafka.clone(), genesis.clone());
         let first = genesis.first_offset;
+        let generation = genesis.generation;
         let low = match blocking(move || asked.comparable(&genesis, to)).await? {
-            Ok(low) => low.max(first),
+            Ok((low, high)) => {
+                if ledger.current {
+                    // Retention may have taken some of it.
+                    self.found().behind.insert(tp.clone(), high.abs_diff(to.max(low).min(high)));
+                    // A later generation may begin at lower offsets.
+                    if generation == 1 {
+                        self.compare_committed(kafka, &tp, &ledger.prefix, to).await?;
+                    }
+                }
+                low.max(first)
+            }
             Err(why) => {
                 self.note(tp.to_string(), why);
                 return Ok(None);
             }
         };
+        if ledger.newest().is_none() {
+            return Ok(None);
+        }
         let (sender, cuts) = mpsc::channel(1);
         let (run, kafka) = (self.clone(), kafka.clone());
         let compare =

@@ -129,6 +129,7 @@ fn plan(id: &str, delivery: Delivery) -> PlanDoc {
         group: format!("group-{id}"),
         delivery_reason: String::new(),
         targets: BTreeMap::from([(TOPIC.to_owned(), 1)]),
+        windows: BTreeMap::new(),
         selected: 4,
         to_restore: 4,
         skipped: BTreeMap::new(),

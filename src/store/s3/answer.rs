@@ -179,14 +179,14 @@ impl Answer {
                 config(format!("it does not speak TLS ({why}): type http:// in --endpoint-url"))
             }
             Answer::Silent { why } => (Kind::Unavailable, format!("no answer ({why})")),
-            Answer::NoCredentials => config(
-                "no AWS credentials found: set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY".into(),
-            ),
+            Answer::NoCredentials => {
+                config("no AWS credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE".into())
+            }
             Answer::WrongCredentials { why } => config(format!("the AWS credentials are set up wrongly ({why})")),
             Answer::CredentialsLater { why } => (
                 Kind::Unavailable,
                 format!(
-                    "AWS credentials cannot be had ({why}): set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE"
+                    "no AWS credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE. Last asked: {why}"
                 ),
             ),
             Answer::Unsent { why } => (Kind::Failed, format!("the request cannot be sent ({why})")),

@@ -76,7 +76,12 @@ impl S3Store {
         let asked = Asked { bucket: &self.bucket, region, credentials: &credentials };
         let (kind, text) = answer.explain(&asked);
         let url = if key.is_empty() { self.url.clone() } else { format!("{}/{key}", self.url) };
-        Error::new(kind, format!("{doing} {url} at {endpoint}: {text}"))
+        let message = match answer {
+            // Nothing was asked of the store: what is missing comes first.
+            Answer::NoCredentials | Answer::CredentialsLater { .. } => format!("{text} ({doing} {url} at {endpoint})"),
+            _ => format!("{doing} {url} at {endpoint}: {text}"),
+        };
+        Error::new(kind, message)
     }
 
     /// Which credentials are in use, without their secret.
