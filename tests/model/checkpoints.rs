@@ -1,4 +1,5 @@
-//! Checkpoints of a partition's ledger (not in the code yet: a start lists all names, `ledger::plan::step`).
+//! Checkpoints of a partition's ledger (`archive::checkpoint`, `ledger::checkpoint`). More is allowed here than the code does:
+//! there, sequence numbers say where each one ends, so that writers cannot disagree.
 //!
 //! Every K manifests or so a writer creates `checkpoints/<to>`, only if absent: the entries of the manifests since the
 //! previous checkpoint that it knows, and that one's key. A start takes the newest, by `to`, and lists the ledger from

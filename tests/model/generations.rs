@@ -1,5 +1,5 @@
-//! A second generation of a partition's ledger, after its topic was made anew or its log truncated (not in the code yet:
-//! such a partition stops, `Writer::recreated`, `check_topic_id`).
+//! A second generation of a partition's ledger, after its topic was made anew or its log truncated
+//! (`archive::generation`).
 //!
 //! An operator starts a writer with leave to begin a new generation. It does so only where it sees that the log is
 //! another one than the ledger's. First it closes the old generation: each open intent's objects are created, with what

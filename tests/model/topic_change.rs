@@ -29,7 +29,7 @@ enum Rule {
     IdAtAssignmentOnly,
     /// The brokers tell none.
     NoIds,
-    /// The genesis' first offset is asked before the id, not between two questions for it. The code does this, so far.
+    /// The genesis' first offset is asked before the id, not between two questions for it.
     OffsetBeforeId,
     /// Recovery takes whatever the log has.
     NoChecksums,
@@ -37,7 +37,7 @@ enum Rule {
     OneChecksumForAll,
     /// Reading goes on at an offset, whatever the leader epoch.
     NoEpochs,
-    /// A truncated log is loaded anew, as one that retention has left. The code does this, so far (`Polled::OutOfRange`).
+    /// A truncated log is loaded anew, as one that retention has left.
     TruncationRestarts,
 }
 
