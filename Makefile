@@ -1,7 +1,8 @@
 # What one can do here. `make` alone lists it. Cargo's own settings (CARGO_TARGET_DIR, ...) are honoured; program,
 # tests and benches share the release profile, so that nothing is built twice.
 .DEFAULT_GOAL := help
-.PHONY: help demo test sim bench lint fmt up down
+SEEDS ?= 10000
+.PHONY: help demo test sim chaos bench lint fmt up down
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-6s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -12,8 +13,12 @@ demo: ## archive, query and restore on an embedded broker and a local folder; ne
 test: ## all tests, against a real Kafka and S3 that it starts and stops; ARGS='...' go to cargo test
 	@tests/run.sh $(ARGS)
 
-sim: ## the protocols' models over larger instances: some minutes, one core
+sim: ## the real code under simulated faults (SEEDS=10000 of them), and the protocols' models over larger instances
+	@SIM_SEEDS=$(SEEDS) cargo test --release --quiet --test sim -- --nocapture
 	@MODEL=full cargo test --release --quiet --test model -- --nocapture --test-threads=1
+
+chaos: ## real faults: stores that fail, brokers and processes that are killed; ARGS='--kills 200 --zombies 50'
+	@tests/chaos/run.sh $(ARGS)
 
 bench: ## how fast one core decodes, encodes and reads back
 	@cargo bench --quiet --bench encode

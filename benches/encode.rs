@@ -163,6 +163,7 @@ fn main() {
         generation: 1,
         topic_id: None,
         first_offset: 0,
+        previous_sha256: None,
         created_at: "2026-10-08T14:11:24.228703Z".into(),
     };
     let range = CutRange { from: 0, to: rows_wanted as i64, cut_at_us: 1_791_468_684_228_703 };

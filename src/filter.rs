@@ -148,6 +148,19 @@ impl Filter {
                 rfc3339_ms(until)
             )));
         }
+        // An unset variable in a script, most likely: it would match everything, or nothing.
+        let texts = [
+            ("--topic", &doc.topic),
+            ("--pipeline", &doc.pipeline),
+            ("--dialect", &doc.dialect),
+            ("--error-class", &doc.error_class),
+            ("--error-message", &doc.error_message),
+            ("--event-id", &doc.event_id),
+            ("--origin-topic", &doc.origin_topic),
+        ];
+        if let Some((flag, _)) = texts.iter().find(|(_, given)| given.iter().any(String::is_empty)) {
+            return Err(Error::config(format!("{flag} is empty: leave it out, or say what it has to match")));
+        }
         let record_ids = doc.record_id.as_deref().map(parse_ids).transpose()?;
         let lists = [
             &mut doc.topic,

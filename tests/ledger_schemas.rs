@@ -8,7 +8,7 @@ use dlq_archiver::cut::{self, CutRange, Tables};
 use dlq_archiver::format::Format;
 use dlq_archiver::layout;
 use dlq_archiver::ledger::{
-    self, DataObject, Gap, GapKind, Genesis, Head, Intent, LEDGER_VERSION, Manifest, plan, to_bytes,
+    self, Checkpoint, DataObject, Gap, GapKind, Genesis, Head, Intent, LEDGER_VERSION, Manifest, plan, to_bytes,
 };
 use dlq_archiver::store::{self, StoreOptions};
 use dlq_archiver::verify::{Partition, Receipt};
@@ -75,7 +75,7 @@ fn genesis(topic: &str, partition: i32, topic_id: Option<&str>) -> Genesis {
         generation: 1,
         topic_id: topic_id.map(str::to_owned),
         first_offset: 0,
-            previous_sha256: None,
+        previous_sha256: None,
         created_at: NOW.into(),
     }
 }
@@ -170,6 +170,41 @@ fn intents_and_manifests_of_every_fixture_in_every_format() {
             refused("manifest", &bytes, "/objects/0/counts/0/rows", json!(0));
         }
     }
+}
+
+#[test]
+fn a_later_generation_and_the_seal_before_it() {
+    let second = Genesis { generation: 2, previous_sha256: Some("0a".repeat(32)), ..genesis("default-dlt", 7, None) };
+    let bytes = to_bytes(&second).unwrap();
+    check("genesis", &bytes);
+    refused("genesis", &bytes, "/previous_sha256", json!("0a"));
+    let (_, intent, _) = cuts(Format::Parquet).swap_remove(0);
+    let seal = Intent { from: intent.to, objects: Vec::new(), gaps: Vec::new(), ..intent };
+    assert!(seal.is_seal());
+    check("intent", &to_bytes(&seal).unwrap());
+}
+
+#[test]
+fn a_checkpoint_of_a_hundred_manifests() {
+    let (genesis, intent, objects) = cuts(Format::Parquet).swap_remove(0);
+    let genesis_bytes = to_bytes(&genesis).unwrap();
+    let mut head = Head::from_genesis(&genesis, &genesis_bytes);
+    let mut manifests = Vec::new();
+    for n in 0..100 {
+        let next = Intent { from: n * intent.to, to: (n + 1) * intent.to, ..intent.clone() };
+        let manifest = manifest(&head, &next, objects.clone(), Vec::new());
+        let bytes = to_bytes(&manifest).unwrap();
+        head = head.advance(&manifest, &bytes).unwrap();
+        manifests.push((manifest, bytes.into()));
+    }
+    let checkpoint = Checkpoint::of(&genesis, manifests, ledger::sha256_hex(&genesis_bytes)).unwrap();
+    let bytes = to_bytes(&checkpoint).unwrap();
+    let mut document: Value = serde_json::from_slice(&bytes).unwrap();
+    assert!(validator("checkpoint").is_valid(&document));
+    refused("checkpoint", &bytes, "/manifests/7/sha256", json!("0"));
+    refused("checkpoint", &bytes, "/manifests/7/manifest/rows", json!(null));
+    document["manifests"].as_array_mut().unwrap().truncate(99);
+    assert!(!validator("checkpoint").is_valid(&document));
 }
 
 /// A cut recovered after retention or compaction took rows: its objects are there, with fewer rows or none.

@@ -464,6 +464,58 @@ async fn of_two_processes_the_later_takes_over() {
     assert_exactly_once(&world, &origin, n);
 }
 
+/// The same command twice, the second up to this much later.
+const APART: [u64; 10] = [0, 0, 0, 5, 20, 50, 80, 120, 200, 300];
+
+/// Both processes of each round, and how often each value is there.
+async fn twins(delivery: &str, check: impl Fn(&World, &str, usize, &[Run])) {
+    let Some(brokers) = brokers() else { return };
+    for apart in APART {
+        let (origin, n) = (fresh("twins"), 400);
+        let world = World::new(&brokers, numbered(&origin, n).await);
+        world.topic(&origin, 2).await;
+        let args = ["--all", "--yes", "--batch", "10", "--delivery", delivery];
+        let first = world.start(&args);
+        std::thread::sleep(Duration::from_millis(apart));
+        let twins = [first, world.start(&args)];
+        let runs = twins.map(|child| Run::from(child.wait_with_output().unwrap()));
+        assert!(runs.iter().any(|run| run.code == 0), "one goes on: {runs:?}");
+        for run in runs.iter().filter(|run| run.code != 0) {
+            let told = ["another run of it took over", "the same command was started by another process"];
+            assert!(run.code == 1 && told.iter().any(|text| run.err.contains(text)), "{apart} ms: {run:?}");
+            assert!(run.err.to_lowercase().contains("wait for"), "what to do is said: {run:?}");
+        }
+        check(&world, &origin, n, &runs);
+        assert!(world.restore(&["--all", "--yes"]).ok().contains("0 of 400"), "nothing is left");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_same_command_twice_at_once_sends_each_record_once_in_transactions() {
+    twins("transactional", |world, origin, n, _| assert_exactly_once(world, origin, n)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_same_command_twice_at_once_loses_nothing_plainly_and_tells_repeats() {
+    twins("plain", |world, origin, n, runs| {
+        let values = world.values(origin);
+        assert!(expected(n).all(|v| values.contains_key(&v)), "nothing is missing");
+        let repeated: usize = values.values().map(|times| times - 1).sum();
+        println!("{repeated} of {n} twice");
+        assert!(repeated <= 10 * 10, "what one sent between the other's look and its start: {repeated}");
+        let told = runs.iter().any(|run| run.err.contains("arrives twice") || run.err.contains("have them twice"));
+        assert!(repeated == 0 || told, "{repeated}: {runs:?}");
+        let listed: std::collections::BTreeSet<_> = world.lists().into_iter().map(|row| row.id).collect();
+        assert_eq!((listed.len(), world.lists().len()), (n, n), "each is listed once");
+        let read = world.read(origin);
+        for row in world.lists() {
+            let value = format!("{}/{}", row.id.partition, row.id.offset);
+            assert_eq!(at(&read, &row).value.unwrap(), value.as_bytes(), "the list says what is where");
+        }
+    })
+    .await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn progress_that_expired_is_noticed() {
     let Some(brokers) = brokers() else { return };

@@ -39,7 +39,9 @@ pub fn decide<K: Copy + Ord>(mut loads: Vec<Load<K>>, memory: Memory, cut_bytes:
     let Memory { mut handed, budget, mut full } = memory;
     let used = handed + loads.iter().map(|l| l.open).sum::<usize>();
     let mut cut = Vec::new();
-    if !full && used > budget {
+    // Full, with nothing on its way that would free memory: what is open has to go, whatever its age.
+    let stuck = full && handed == 0 && used > budget / 2;
+    if !full && used > budget || stuck {
         full = true;
         loads.sort_unstable_by(|a, b| (b.open, a.key).cmp(&(a.open, b.key)));
         for load in loads.iter().take_while(|l| l.open > 0) {
@@ -87,6 +89,18 @@ mod tests {
         let loads = vec![load(0, 100, false), load(1, 300, false), load(2, 50, false)];
         let decision = decide(loads, Memory { handed: 0, budget: 400, full: false }, 100);
         assert_eq!(decision, Decision { full: true, cut: vec![1], read: vec![] });
+    }
+
+    /// Arenas double: what stays open when half is on its way may be more than the other half.
+    #[test]
+    fn memory_that_stays_full_of_open_batches_is_cut_and_not_waited_for() {
+        let loads = vec![load(0, 110, false), load(1, 110, false), load(2, 110, false)];
+        let full = Memory { handed: 0, budget: 400, full: true };
+        let decision = decide(loads, full, 100);
+        assert_eq!((decision.full, &decision.cut[..]), (true, &[0, 1][..]));
+        // Something is on its way: wait for it.
+        let waiting = decide(vec![load(0, 250, false)], Memory { handed: 10, ..full }, 100);
+        assert_eq!((waiting.full, waiting.cut.len()), (true, 0));
     }
 
     #[test]

@@ -34,6 +34,9 @@ pub trait Cluster: Send + Sync {
     /// Log start and last stable offset, from the partition's leader.
     async fn watermarks(&self, tp: &TopicPartition) -> Result<(i64, i64)>;
 
+    /// The log end, records of open transactions included.
+    async fn log_end(&self, tp: &TopicPartition) -> Result<i64>;
+
     async fn topic_id(&self, tp: &TopicPartition) -> Result<TopicId>;
 
     /// First offset at or behind a Kafka timestamp, milliseconds since 1970.
@@ -81,13 +84,24 @@ pub struct Kafka {
     admin: Arc<Admin>,
     /// Asks for the offsets of the group.
     group: OnceLock<Arc<Admin>>,
+    /// Sees records of open transactions.
+    uncommitted: OnceLock<Arc<Admin>>,
 }
 
 impl Kafka {
     pub fn new(connection: Connection) -> Result<Self> {
         let admin = Arc::new(Admin::new(&connection)?);
-        Ok(Self { connection, admin, group: OnceLock::new() })
+        Ok(Self { connection, admin, group: OnceLock::new(), uncommitted: OnceLock::new() })
     }
+}
+
+/// A client that is made at its first use.
+fn once(cell: &OnceLock<Arc<Admin>>, make: impl FnOnce() -> Result<Admin>) -> Result<Arc<Admin>> {
+    if let Some(admin) = cell.get() {
+        return Ok(admin.clone());
+    }
+    let admin = Arc::new(make()?);
+    Ok(cell.get_or_init(|| admin).clone())
 }
 
 #[async_trait]
@@ -111,6 +125,12 @@ impl Cluster for Kafka {
         host::blocking(move || admin.watermarks(&tp, ASK)).await
     }
 
+    async fn log_end(&self, tp: &TopicPartition) -> Result<i64> {
+        let admin = once(&self.uncommitted, || Admin::read_uncommitted(&self.connection))?;
+        let tp = tp.clone();
+        host::blocking(move || admin.watermarks(&tp, ASK)).await.map(|(_, end)| end)
+    }
+
     async fn topic_id(&self, tp: &TopicPartition) -> Result<TopicId> {
         let (admin, tp) = (self.admin.clone(), tp.clone());
         host::blocking(move || admin.topic_id(&tp, ASK)).await
@@ -122,13 +142,7 @@ impl Cluster for Kafka {
     }
 
     async fn committed(&self, group: &str, tp: &TopicPartition) -> Result<Option<i64>> {
-        let admin = match self.group.get() {
-            Some(admin) => admin.clone(),
-            None => {
-                let admin = Arc::new(Admin::of_group(&self.connection, group)?);
-                self.group.get_or_init(|| admin).clone()
-            }
-        };
+        let admin = once(&self.group, || Admin::of_group(&self.connection, group))?;
         let tp = tp.clone();
         host::blocking(move || admin.committed(&tp, ASK)).await
     }

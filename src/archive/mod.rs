@@ -8,6 +8,7 @@ mod balance;
 mod checkpoint;
 pub mod cluster;
 mod generation;
+mod hanging;
 pub mod ledger;
 mod messages;
 mod part;

@@ -96,6 +96,9 @@ impl Partition {
         }
         let (low, high) = self.watermarks().await?;
         writer.follow_log(low, high).await?;
+        if self.shared.options.once {
+            self.tell_hidden(high).await;
+        }
         tracing::debug!("{}: reading from {} (log {low}..{high})", self.tp, writer.head.next);
         self.shared.command(Command::Start {
             tp: self.tp.clone(),
@@ -105,6 +108,20 @@ impl Partition {
             end: high,
         });
         Ok(writer)
+    }
+
+    /// What `--once` will not come to.
+    async fn tell_hidden(&self, stable: i64) {
+        if let Ok(end) = self.cluster().log_end(&self.tp).await
+            && end > stable
+        {
+            tracing::info!(
+                "{}: draining to the last stable offset {stable}. A transaction is open: the {} offsets behind it cannot be \
+                 read before it ends, and are for a later run",
+                self.tp,
+                end - stable
+            );
+        }
     }
 
     pub(super) fn writer(&self, loaded: &Loaded) -> Writer<'_> {

@@ -1,6 +1,6 @@
 //! Waiting out what does not answer: growing pauses, told in the log, ended by a limit or by shutdown.
 
-use crate::error::{Kind, Result};
+use crate::error::{Error, Kind, Result};
 use crate::host;
 use std::future::Future;
 use std::time::{Duration, Instant};
@@ -20,6 +20,9 @@ pub enum Stage {
 
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+/// Before it is told that something does not answer.
+const SILENCE: Duration = Duration::from_secs(10);
+const LONGEST_SILENCE: Duration = Duration::from_secs(300);
 
 /// How long an unavailable broker or store is waited for.
 #[derive(Clone)]
@@ -37,46 +40,79 @@ impl Patience {
     /// Runs `attempt` until it answers. Only [`Kind::Unavailable`] is waited out.
     ///
     /// # Errors
-    /// The last error, once the limit is over or a shutdown began while waiting.
+    /// The last error, once the limit is over or a shutdown began while waiting. An attempt that does not answer within
+    /// the limit is let go: what it asked for may still happen.
     pub async fn wait_out<T, F>(&self, doing: &str, mut attempt: impl FnMut() -> F) -> Result<T>
     where
         F: Future<Output = Result<T>>,
     {
-        let mut since: Option<Instant> = None;
+        let began = host::now();
         let mut pause = FIRST_PAUSE;
-        let mut told = Duration::ZERO;
+        // When it is told next, since `began`.
+        let mut tell = SILENCE;
+        let mut told = false;
         loop {
-            let error = match attempt().await {
+            let error = match self.patiently(doing, began, &mut tell, &mut told, attempt()).await {
                 Ok(value) => {
-                    if let Some(since) = since.filter(|_| told > Duration::ZERO) {
-                        tracing::info!("{doing}: answered again after {} s", host::since(since).as_secs());
+                    if told {
+                        tracing::info!("{doing}: answered again after {} s", host::since(began).as_secs());
                     }
                     return Ok(value);
                 }
                 Err(e) if e.kind() == Kind::Unavailable => e,
                 Err(e) => return Err(e),
             };
-            let began = *since.get_or_insert_with(host::now);
             if self.stage() > Stage::Running {
                 return Err(error.context("given up at shutdown"));
             }
-            if let Some(limit) = self.limit.filter(|limit| host::since(began) + pause > *limit) {
+            let waited = host::since(began);
+            if let Some(limit) = self.limit.filter(|limit| waited >= *limit) {
                 return Err(error.context(format!("given up after {} s", limit.as_secs())));
             }
-            if told.is_zero() || host::since(began) >= told {
+            if !told || waited >= tell {
                 tracing::warn!(
                     "{doing}: {error}. Waiting (for {} s so far); Kafka keeps the records until retention",
-                    host::since(began).as_secs()
+                    waited.as_secs()
                 );
-                told = (told * 2).clamp(Duration::from_secs(10), Duration::from_secs(300));
+                told = true;
+                tell = waited + (waited * 2).clamp(SILENCE, LONGEST_SILENCE);
             }
+            let left = self.limit.map_or(pause, |limit| limit.saturating_sub(waited));
             let mut stage = self.stage.clone();
             tokio::select! {
                 biased;
                 _ = stage.wait_for(|s| *s > Stage::Running) => {}
-                () = host::sleep(pause) => {}
+                () = host::sleep(pause.min(left)) => {}
             }
             pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+    }
+
+    /// Waits for one attempt, telling when that takes long.
+    async fn patiently<T>(
+        &self,
+        doing: &str,
+        began: Instant,
+        tell: &mut Duration,
+        told: &mut bool,
+        attempt: impl Future<Output = Result<T>>,
+    ) -> Result<T> {
+        let mut attempt = std::pin::pin!(attempt);
+        loop {
+            let waited = host::since(began);
+            let next = self.limit.map_or(*tell, |limit| limit.min(*tell)).saturating_sub(waited);
+            tokio::select! {
+                biased;
+                answer = &mut attempt => return answer,
+                () = host::sleep(next) => {}
+            }
+            let waited = host::since(began);
+            if self.limit.is_some_and(|limit| waited >= limit) {
+                return Err(Error::unavailable("no answer"));
+            }
+            tracing::warn!("{doing}: no answer for {} s. Waiting", waited.as_secs());
+            *told = true;
+            *tell = waited + (waited * 2).clamp(SILENCE, LONGEST_SILENCE);
         }
     }
 }

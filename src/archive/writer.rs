@@ -3,6 +3,7 @@
 //! Owns the commit protocol's order, and the head that follows it. Recovery of a cut that was begun is in
 //! [`super::recovery`]. Invariant: a manifest is created only when every object that its intent names is durable.
 
+use super::hanging::{Hanging, LOOK};
 use super::ledger as io;
 use super::messages::Batch;
 use super::partition::Partition;
@@ -10,7 +11,7 @@ use super::{Counters, Shared};
 use crate::cut::{self, CutRange, Encoded, Group};
 use crate::error::{Error, Result};
 use crate::format::Format;
-use crate::host::blocking;
+use crate::host::{self, blocking};
 use crate::layout;
 use crate::ledger::plan::{self, GapSummary};
 use crate::ledger::{DataObject, Gap, Genesis, Head, Intent, IntentObject, LEDGER_VERSION, Manifest, decode_offsets};
@@ -51,11 +52,20 @@ impl Writer<'_> {
     }
 
     pub(super) async fn write_all(&mut self, batches: &mut UnboundedReceiver<Batch>) -> Result<()> {
-        while let Some(mut batch) = batches.recv().await {
+        let mut hanging = Hanging::default();
+        loop {
+            let received = tokio::select! {
+                biased;
+                received = batches.recv() => received,
+                () = host::sleep(LOOK) => {
+                    hanging.look(self.partition).await;
+                    continue;
+                }
+            };
+            let Some(mut batch) = received else { return Ok(()) };
             self.write(batch.from, batch.to, batch.records.clone()).await?;
             batch.durable = Some(self.head.next);
         }
-        Ok(())
     }
 
     /// Writes one cut.

@@ -108,8 +108,14 @@ impl Args {
             (FormatArg::Jsonl, Some(CompressionArg::Zstd)) => Format::Jsonl(Compression::Zstd),
             (FormatArg::Jsonl, Some(CompressionArg::None)) => Format::Jsonl(Compression::None),
         };
-        if self.cut_bytes == 0 || self.memory < 4 << 20 {
-            return Err(Error::config("--cut-bytes must be above 0 and --memory at least 4MiB"));
+        if self.cut_bytes == 0 {
+            return Err(Error::config("--cut-bytes must be above 0"));
+        }
+        if self.cut_age.is_zero() {
+            return Err(Error::config("--cut-age must be above 0: it would cut each record by itself"));
+        }
+        if self.memory < 4 << 20 {
+            return Err(Error::config("--memory must be at least 4MiB"));
         }
         if let Some(empty) = self.topic.iter().find(|t| t.trim().is_empty() || t.as_str() == "^") {
             return Err(Error::config(format!("--topic {empty:?} names no topic")));
@@ -121,7 +127,10 @@ impl Args {
             new_generation: self.new_generation,
             topics: self.topic.clone(),
             once: self.once,
-            group: self.group.clone(),
+            group: match self.group.as_deref() {
+                Some("") => return Err(Error::config("--group is empty: leave it out for the archive's own")),
+                _ => self.group.clone(),
+            },
             from: parse_from(&self.from)?,
             format,
             policy: CutPolicy {

@@ -32,7 +32,7 @@ pub async fn run(args: Args) -> Result<u8> {
         interrupted = signals::interrupted() => {
             interrupted?;
             if !args.hold {
-                eprintln!("Interrupted. The files so far: {}", folder.display());
+                super::output::tell(&format!("Interrupted. The files so far: {}", folder.display()));
             }
             Ok(0)
         }

@@ -121,7 +121,7 @@ fn report(e: &Error) -> u8 {
     // The reader of a pipe went away: not worth a word.
     if e.message() != output::CLOSED {
         // Names from Kafka and the store are in it.
-        eprintln!("dlq-archiver: {}", text::clean(e.message()));
+        output::tell(&format!("dlq-archiver: {}", text::clean(e.message())));
     }
     if e.message() == output::CLOSED { 0 } else { e.exit_code() }
 }

@@ -38,6 +38,11 @@ pub fn line(text: &str) -> Result<()> {
     written(writeln!(io::stdout(), "{text}"))
 }
 
+/// Tells people something, on standard error. That nobody can read it is no reason to end.
+pub fn tell(text: &str) {
+    let _ = writeln!(io::stderr(), "{text}");
+}
+
 /// Standard output for many lines: buffered, so [`Out::flush`] it.
 pub struct Out(BufWriter<Stdout>);
 

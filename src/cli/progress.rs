@@ -24,14 +24,15 @@ impl<'a> MakeWriter<'a> for LogWriter {
 
 impl Write for LogWriter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        match bar() {
-            Some(bar) => bar.suspend(|| io::stderr().write_all(bytes))?,
-            None => io::stderr().write_all(bytes)?,
-        }
+        // A full disk or a log collector that went away must not end an archiver: the line is lost, and nothing else.
+        let _ = match bar() {
+            Some(bar) => bar.suspend(|| io::stderr().write_all(bytes)),
+            None => io::stderr().write_all(bytes),
+        };
         Ok(bytes.len())
     }
     fn flush(&mut self) -> io::Result<()> {
-        io::stderr().flush()
+        Ok(())
     }
 }
 

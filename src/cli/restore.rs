@@ -336,7 +336,7 @@ async fn confirm(args: &Args, counts: &Counts) -> Result<()> {
         targets.join(", ")
     );
     let answer = tokio::task::spawn_blocking(move || {
-        eprint!("{}", text::clean(&question));
+        write!(io::stderr(), "{}", text::clean(&question))?;
         io::stderr().flush()?;
         let mut answer = String::new();
         io::stdin().read_line(&mut answer).map(|_| answer)

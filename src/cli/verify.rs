@@ -62,6 +62,12 @@ pub struct Args {
 pub async fn run(args: Args) -> Result<u8> {
     let filter = Filter::new(FilterDoc { topic: args.topic.clone(), ..FilterDoc::default() })?;
     let expect = args.expect.as_deref().map(read_receipt).transpose()?;
+    if args.receipt.is_some() && !args.topic.is_empty() {
+        return Err(Error::config(
+            "--receipt is of the whole archive: one of some topics would not show that others were removed. Leave --topic \
+             out, or --receipt",
+        ));
+    }
     if let Some(path) = &args.receipt {
         // Found out now, not after hours.
         temporary(path)?;

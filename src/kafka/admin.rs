@@ -51,6 +51,15 @@ impl Admin {
         Self::of_group(connection, "dlq-archiver-admin")
     }
 
+    /// One whose [`Admin::watermarks`] go to the log end, records of open transactions included.
+    pub fn read_uncommitted(connection: &Connection) -> Result<Self> {
+        Ok(Self {
+            consumer: Consumer::read_uncommitted(connection, "dlq-archiver-admin")?,
+            brokers: connection.brokers().to_owned(),
+            told_no_ids: AtomicBool::new(false),
+        })
+    }
+
     /// One that can tell what `group` has committed. It does not join the group.
     pub fn of_group(connection: &Connection, group: &str) -> Result<Self> {
         Ok(Self {

@@ -7,7 +7,7 @@ use super::{Connection, LastError, Message, error};
 use crate::error::{Error, Result};
 use crate::record::TopicPartition;
 use rdkafka::client::ClientContext;
-use rdkafka::config::RDKafkaLogLevel;
+use rdkafka::config::{ClientConfig, RDKafkaLogLevel};
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _, ConsumerContext};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
@@ -96,7 +96,21 @@ impl Consumer {
     /// # Errors
     /// [`crate::Kind::Config`] if librdkafka refuses the settings.
     pub fn new(connection: &Connection, group: &str) -> Result<Self> {
-        let inner = connection.consumer_config(group).create_with_context(Context::default()).map_err(|e| {
+        Self::of(connection.consumer_config(group))
+    }
+
+    /// One that sees records of open and aborted transactions too: to ask for offsets, never to archive.
+    ///
+    /// # Errors
+    /// As [`Consumer::new`].
+    pub(super) fn read_uncommitted(connection: &Connection, group: &str) -> Result<Self> {
+        let mut config = connection.consumer_config(group);
+        config.set("isolation.level", "read_uncommitted");
+        Self::of(config)
+    }
+
+    fn of(config: ClientConfig) -> Result<Self> {
+        let inner = config.create_with_context(Context::default()).map_err(|e| {
             Error::config(format!("cannot set up the Kafka consumer: {e}. Check -X and --kafka-config"))
         })?;
         Ok(Self { inner })

@@ -1,8 +1,8 @@
 //! What restores leave in the bucket: `restores/<id>/`, written and read back.
 //!
 //! - `plan.json` before the first record is sent,
-//! - `run-<n>.json` at each start of the program, `sent/*.parquet` with each batch (see [`super::pieces`]),
-//!   `skipped/*.jsonl` for what was asked for in it and not sent,
+//! - `run-<n>.json` at each start of the program and, without transactions, at the end; `sent/*.parquet` with each batch
+//!   (see [`super::pieces`]), `skipped/*.jsonl` for what was asked for in it and not sent,
 //! - `records-*.parquet`, what went where, for SQL engines and later restores, `skipped-*.jsonl`; then `done.json`.
 //!
 //! Owns their names and order. Sends nothing. Invariant: each is created only if absent and never changed; a restore
@@ -123,6 +123,8 @@ pub struct Sent {
     pub pieces: Vec<Piece>,
     /// Where each run began.
     pub runs: BTreeMap<u32, u64>,
+    /// Who began the last run, and when.
+    pub last: Option<String>,
     /// Nothing may be sent any more.
     pub closing: Option<Closing>,
 }
@@ -165,7 +167,11 @@ impl<'s> Folder<'s> {
     /// [`Kind::Fenced`] if the same command has just been started elsewhere.
     pub async fn create_plan(&self, plan: &PlanDoc) -> Result<()> {
         self.create("plan.json", to_bytes(plan)?.into(), &json_meta()).await.map_err(|e| match e.kind() {
-            Kind::Fenced => Error::fenced("the same restore was just started by another process: wait for its end"),
+            Kind::Fenced => Error::fenced(format!(
+                "nothing was sent: the same command was started by another process at the same moment, as restore {}. \
+                 Wait for its end. If it was killed, the same command again, or --resume {}, goes on",
+                self.id, self.id
+            )),
             _ => e,
         })
     }
@@ -195,27 +201,26 @@ impl<'s> Folder<'s> {
                 return Err(Error::corrupt(format!("{} is no run of a restore", object.key)));
             };
             let (doc, _): (RunDoc, _) = read(self.store, &object.key).await?;
+            if run > sent.last_run() {
+                sent.last = Some(format!("run {run}, begun at {} by {}", doc.started_at, doc.started_by));
+            }
             sent.runs.insert(run, doc.start);
             sent.closing = sent.closing.or(doc.closing);
         }
         Ok(sent)
     }
 
-    /// # Errors
-    /// [`Kind::Fenced`] if another process has begun this run.
-    pub async fn begin_run(&self, run: u32, start: u64, by: &Process) -> Result<()> {
+    /// Whether this process begins the run: not if another did.
+    pub async fn begin_run(&self, run: u32, start: u64, by: &Process) -> Result<bool> {
         self.put_run(run, start, by, None).await
     }
 
-    /// Ends the restore: no later run begins.
-    ///
-    /// # Errors
-    /// As [`Folder::begin_run`].
-    pub async fn close(&self, run: u32, start: u64, by: &Process, closing: Closing) -> Result<()> {
+    /// Ends the restore: no later run begins. Whether it did: not if another process has begun this run.
+    pub async fn close(&self, run: u32, start: u64, by: &Process, closing: Closing) -> Result<bool> {
         self.put_run(run, start, by, Some(closing)).await
     }
 
-    async fn put_run(&self, run: u32, start: u64, by: &Process, closing: Option<Closing>) -> Result<()> {
+    async fn put_run(&self, run: u32, start: u64, by: &Process, closing: Option<Closing>) -> Result<bool> {
         let doc = RunDoc {
             version: LEDGER_VERSION,
             start,
@@ -225,15 +230,11 @@ impl<'s> Folder<'s> {
             program_version: crate::cut::PROGRAM_VERSION.to_owned(),
             closing,
         };
-        self.create(&format!("run-{run}.json"), to_bytes(&doc)?.into(), &json_meta()).await.map_err(|e| {
-            match e.kind() {
-                Kind::Fenced => Error::fenced(format!(
-                    "another process runs restore {} at this moment: wait for its end, then run the same command again",
-                    self.id
-                )),
-                _ => e,
-            }
-        })
+        let put = self.create(&format!("run-{run}.json"), to_bytes(&doc)?.into(), &json_meta()).await;
+        match put {
+            Err(e) if e.kind() == Kind::Fenced => Ok(false),
+            put => put.map(|()| true),
+        }
     }
 
     /// Whether a run after this one has begun, in another process.

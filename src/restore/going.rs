@@ -7,7 +7,7 @@ use super::audit::{Folder, Sent};
 use super::batch::{Batch, Batcher};
 use super::delivery::{Answer, Sink};
 use super::past::Past;
-use super::pieces::{Piece, counted};
+use super::pieces::Piece;
 use super::plan::{Delivery, PlanCut, PlanDoc, Rules, Skip, Why};
 use super::{CutPlace, Restore, audit, place};
 use crate::archive::{Stage, now_us};
@@ -36,44 +36,6 @@ pub struct Going<'a> {
 }
 
 impl Going<'_> {
-    /// Where this run begins.
-    pub async fn start(&mut self) -> Result<u64> {
-        let id = &self.plan.restore_id;
-        let start = match self.plan.delivery {
-            Delivery::Plain => counted(&self.sent.pieces, &self.sent.runs)?.1,
-            Delivery::Transactional => {
-                let topic = self.plan.progress_topic()?;
-                match self.sink.progress(topic).await? {
-                    Some(progress) => progress,
-                    None if self.sent.pieces.is_empty() => {
-                        self.sink.begin_progress(topic).await?;
-                        0
-                    }
-                    None => {
-                        return Err(Error::failed(format!(
-                            "the progress of restore {id} is gone from Kafka (group {}, topic {topic}: it expires some \
-                             days after the last batch, or with the topic), so it is not known whether its last batch \
-                             became visible. Give the command with --take-over: the records of the last list in \
-                             restores/{id}/sent are skipped then as perhaps restored; compare it with the topic, and \
-                             send what is missing with --record-id and --include-restored",
-                            self.plan.group
-                        )));
-                    }
-                }
-            }
-        };
-        let mut runs = self.sent.runs.clone();
-        runs.insert(self.run, start);
-        let (_, listed) = counted(&self.sent.pieces, &runs)?;
-        if listed != start || start > self.plan.selected {
-            return Err(Error::corrupt(format!(
-                "restore {id}: {start} records are committed, but the lists in restores/{id}/sent end at {listed}: some \
-                 were deleted. What was sent is not known: look into the target topics before restoring again"
-            )));
-        }
-        Ok(start)
-    }
-
     /// Sends what is left of the plan; whether all of it.
     pub async fn send_all(&mut self) -> Result<bool> {
         let restore = self.restore;

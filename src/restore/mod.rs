@@ -3,11 +3,12 @@
 //! A record's way: [`crate::catalog`] reads it from a cut that the plan names, [`plan`] decides what becomes of it,
 //! [`batch`] puts it with its neighbours, [`delivery`] sends them, [`audit`] writes down what went where, and
 //! [`pieces`] tells after a crash which of that counts. [`past`] is what earlier restores did, [`turn`] keeps others
-//! that overlap apart, [`limits`] asks what targets take and keep, [`nothing`] says why none matches. [`going`] is one
-//! run; this module ties them together. Order is kept within each archived partition.
+//! that overlap apart, [`ahead`] two processes of one, [`limits`] asks what targets take and keep, [`nothing`] says why
+//! none matches. [`going`] is one run; this module ties them together. Order is kept within each archived partition.
 //!
 //! Invariant: nothing is sent before the plan is durable and has its turn.
 
+mod ahead;
 pub mod audit;
 pub mod batch;
 pub mod counts;
@@ -30,13 +31,14 @@ use crate::kafka::{Admin, Connection};
 use crate::layout;
 use crate::ledger::{DataObject, LEDGER_VERSION, Manifest};
 use crate::store::Store;
-use audit::{Closing, DoneDoc, Folder, Process};
+use ahead::Ahead;
+use audit::{Closing, DoneDoc, Folder, Process, Sent};
 use batch::Limits;
 use counts::Counts;
 use delivery::{Asked, Sink};
 use going::Going;
 use limits::{DESCRIBE, TopicLimits};
-use pieces::counted;
+use pieces::{counted, redone};
 use plan::{Delivery, PlanCut, PlanDoc, PlanObject, RuleOptions, Rules, Verdict, Window};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -211,8 +213,7 @@ impl Restore {
         if let Some(closing) = sent.closing {
             return Err(Error::config(format!("--resume {id}: it was ended: {}", closing.reason)));
         }
-        let (_, reached) = counted(&sent.pieces, &sent.runs)?;
-        Ok(Prepared::Unfinished(Box::new(plan), reached))
+        Ok(Prepared::Unfinished(Box::new(plan), reached(&sent)))
     }
 
     /// Finds the command's unfinished plan, or looks at every selected record for a new one. Writes nothing.
@@ -230,8 +231,7 @@ impl Restore {
             }
             if let Some(plan) = folder.plan().await?.filter(|p| p.digest == self.options.digest) {
                 let sent = folder.sent().await?;
-                let (_, reached) = counted(&sent.pieces, &sent.runs)?;
-                return Ok(Prepared::Unfinished(Box::new(plan), reached));
+                return Ok(Prepared::Unfinished(Box::new(plan), reached(&sent)));
             }
         }
         let (past, open) = audit::past(self.store(), None).await?;
@@ -279,9 +279,6 @@ impl Restore {
 
     /// Ends the unfinished restores that may select the same records, this command's own included: fences them, and
     /// writes their last lists, so that what they sent is not sent again. Their ids.
-    ///
-    /// # Errors
-    /// [`Kind::Fenced`] if one was just resumed elsewhere.
     pub async fn take_over(&self) -> Result<Vec<String>> {
         let selected = self.catalog.select(&self.options.filter).await?;
         let cuts: Vec<PlanCut> = selected.iter().map(|s| plan_cut(&s.manifest, 0, &s.objects)).collect();
@@ -298,26 +295,30 @@ impl Restore {
     }
 
     async fn end(&self, folder: &Folder<'_>, plan: &PlanDoc) -> Result<()> {
-        // The order of a run: number, fence, progress, document.
-        let run = folder.sent().await?.last_run() + 1;
-        let (sink, _) = Sink::open(&self.connection, &plan.group, Asked::Exactly(plan.delivery), None).await?;
-        let mut sent = folder.sent().await?;
-        let (pieces, reached) = counted(&sent.pieces, &sent.runs)?;
-        let progress = match plan.delivery {
-            Delivery::Plain => Some(reached),
-            Delivery::Transactional => sink.progress(plan.progress_topic()?).await?,
-        };
-        // Its progress is gone: of the last batch it is not known whether it became visible.
-        let uncertain = progress.is_none() && !pieces.is_empty();
-        let start = progress.unwrap_or_else(|| pieces.last().map_or(0, |piece| piece.start));
         let reason = format!("taken over by {} at {}", self.options.process.user, self.options.process.now);
-        let closing = Closing { reason: reason.clone(), uncertain };
-        folder.close(run, start, &self.options.process, closing).await?;
-        if !uncertain {
-            sent.runs.insert(run, start);
-            folder.finish(plan, &sent, &rfc3339(now_us()), Some(reason)).await?;
+        loop {
+            let ahead = Ahead::look(&self.connection, folder, plan, None, None).await?;
+            if ahead.sent.closing.is_some() {
+                return Ok(());
+            }
+            let start = ahead.start(plan)?;
+            let (run, mut sent) = (ahead.run, ahead.sent);
+            // Its progress is gone: of the last batch it is not known whether it became visible.
+            let uncertain = start.is_none();
+            let start = match start {
+                Some(start) => start,
+                None => counted(&sent.pieces, &sent.runs)?.0.last().map_or(0, |piece| piece.start),
+            };
+            let closing = Closing { reason: reason.clone(), uncertain };
+            if !folder.close(run, start, &self.options.process, closing).await? {
+                continue;
+            }
+            if !uncertain {
+                sent.runs.insert(run, start);
+                folder.finish(plan, &sent, &rfc3339(now_us()), Some(reason)).await?;
+            }
+            return Ok(());
         }
-        Ok(())
     }
 
     /// Why nothing is selected.
@@ -375,8 +376,6 @@ impl Restore {
     /// What stopped it, with how far it is. The same command goes on from there.
     pub async fn run(&self, plan: &PlanDoc, sink: Option<Sink>, stage: watch::Receiver<Stage>) -> Result<End> {
         let folder = Folder::new(self.store(), &plan.restore_id);
-        // The number before fencing, see `pieces`; what was sent is only certain after it.
-        let run = folder.sent().await?.last_run() + 1;
         if plan.dialects_digest != self.dialects_digest {
             tracing::warn!(
                 "the plan was made with other dialect tables (program version {}): headers may be stripped otherwise",
@@ -384,50 +383,126 @@ impl Restore {
             );
         }
         let limits = self.limits(plan.targets.keys().cloned().collect()).await;
-        let sink = match sink {
-            Some(sink) => sink,
-            None => {
-                turn::take(self.store(), plan, &self.options.process).await?;
-                let (smallest, asked) = (limits.values().min().copied(), Asked::Exactly(plan.delivery));
-                Sink::open(&self.connection, &plan.group, asked, smallest).await?.0
-            }
-        };
-        let sent = folder.sent().await?;
-        if let Some(closing) = &sent.closing {
-            return Err(Error::fenced(format!("restore {} was ended: {}", plan.restore_id, closing.reason)));
+        if sink.is_none() {
+            turn::take(self.store(), plan, &self.options.process).await?;
         }
-        let mut going = Going { restore: self, plan, limits, folder, sink, sent, run, done: 0, stage };
-        going.done = going.start().await?;
-        self.counters.done.store(going.done, Relaxed);
-        if going.done < plan.selected {
-            going.folder.begin_run(run, going.done, &self.options.process).await?;
-            going.sent.runs.insert(run, going.done);
+        let (ahead, start) = self.take_run(&folder, plan, sink, limits.values().min().copied()).await?;
+        let Ahead { run, sink, sent, .. } = ahead;
+        let mut going = Going { restore: self, plan, limits, folder, sink, sent, run, done: start, stage };
+        self.counters.done.store(start, Relaxed);
+        if start < plan.selected {
             let whole = match going.send_all().await {
                 Ok(whole) => whole,
                 Err(e) => {
                     going.sink.abort().await;
-                    let gone = self.gone(plan).await;
-                    return Err(stopped(plan, going.done, &e, gone.as_deref()));
+                    return Err(self.stopped(&going, &e).await);
                 }
             };
             if !whole {
                 let (restore_id, selected) = (plan.restore_id.clone(), plan.selected);
                 return Ok(End::Stopped { restore_id, done: going.done, selected });
             }
+            if plan.delivery == Delivery::Plain {
+                self.end_plainly(&going).await?;
+            }
         }
         let done = going.folder.finish(plan, &going.sent, &rfc3339(now_us()), None).await?;
         Ok(End::Done(Box::new(done)))
     }
+
+    /// Begins a run, unless nothing is left to send; and the record that it begins with.
+    async fn take_run(
+        &self,
+        folder: &Folder<'_>,
+        plan: &PlanDoc,
+        mut sink: Option<Sink>,
+        limit: Option<u64>,
+    ) -> Result<(Ahead, u64)> {
+        let id = &plan.restore_id;
+        loop {
+            let mut ahead = Ahead::look(&self.connection, folder, plan, sink.take(), limit).await?;
+            if let Some(closing) = &ahead.sent.closing {
+                return Err(Error::fenced(format!(
+                    "restore {id} was ended: {}. The same command again restores what is left",
+                    closing.reason
+                )));
+            }
+            let Some(start) = ahead.start(plan)? else {
+                return Err(Error::failed(format!(
+                    "the progress of restore {id} is gone from Kafka (group {}, topic {}: it expires some days after the \
+                     last batch, or with the topic), so it is not known whether its last batch became visible. Give the \
+                     command with --take-over: the records of the last list in restores/{id}/sent are skipped then as \
+                     perhaps restored; compare it with the topic, and send what is missing with --record-id and \
+                     --include-restored",
+                    plan.group,
+                    plan.progress_topic()?
+                )));
+            };
+            // Without transactions the end is a run, too, see `pieces`.
+            let ended = match plan.delivery {
+                Delivery::Plain => ahead.sent.runs.values().next_back() == Some(&start),
+                Delivery::Transactional => true,
+            };
+            if start == plan.selected && ended {
+                return Ok((ahead, start));
+            }
+            if ahead.is_first() {
+                let begun = ahead.sink.begin_progress(plan.progress_topic()?).await;
+                begun.map_err(|e| stopped(plan, start, &e, None, None))?;
+            }
+            if !folder.begin_run(ahead.run, start, &self.options.process).await? {
+                continue;
+            }
+            if let Some(last) = &ahead.sent.last {
+                let twice = match plan.delivery {
+                    Delivery::Plain => ", and what it sent since its last list arrives twice",
+                    Delivery::Transactional => "",
+                };
+                tracing::warn!("takes over from {last}: if that is still running, it stops now{twice}");
+            }
+            ahead.sent.runs.insert(ahead.run, start);
+            return Ok((ahead, start));
+        }
+    }
+
+    /// Fixes that what this run sent is what the last list has: a run that begins behind the last record.
+    async fn end_plainly(&self, going: &Going<'_>) -> Result<()> {
+        let (plan, run) = (going.plan, going.run + 1);
+        if !going.folder.begin_run(run, plan.selected, &self.options.process).await? {
+            return Err(self.stopped(going, &Error::fenced("a later run has begun")).await);
+        }
+        let sent = going.folder.sent().await?;
+        let twice = redone(&sent.pieces, &sent.runs);
+        if twice > 0 {
+            tracing::warn!(
+                "restore {}: at least {twice} records were sent again by a later run: the targets have them twice",
+                plan.restore_id
+            );
+        }
+        Ok(())
+    }
+
+    /// What stopped a run, with what is known about why.
+    async fn stopped(&self, going: &Going<'_>, e: &Error) -> Error {
+        let plan = going.plan;
+        if e.kind() == Kind::Fenced {
+            let later = going.folder.sent().await.ok().filter(|sent| sent.last_run() > going.run);
+            return stopped(plan, going.done, e, None, later.and_then(|sent| sent.last).as_deref());
+        }
+        stopped(plan, going.done, e, self.gone(plan).await.as_deref(), None)
+    }
 }
 
 /// What stopped a run, how far it is, and what goes on.
-fn stopped(plan: &PlanDoc, done: u64, e: &Error, gone: Option<&str>) -> Error {
+fn stopped(plan: &PlanDoc, done: u64, e: &Error, gone: Option<&str>, later: Option<&str>) -> Error {
     let (id, what) = (&plan.restore_id, e.message());
     let of = format!("{done} of {} selected records are done and listed", plan.selected);
     if e.kind() == Kind::Fenced {
+        let later = later.map(|later| format!(" ({later})")).unwrap_or_default();
         let message = format!(
-            "restore {id}: another run of it took over, by the same command, --resume or --take-over. This one stopped \
-             and leaves the rest to it; {of} ({what})"
+            "restore {id}: another run of it took over{later}, by the same command, --resume or --take-over. This one \
+             stopped and leaves the rest to it; {of}. Wait for that one's end. If there is none, a transaction took \
+             longer than the brokers allow: the same command, or --resume {id}, goes on ({what})"
         );
         return Error::new(e.kind(), message);
     }
@@ -439,6 +514,12 @@ fn stopped(plan: &PlanDoc, done: u64, e: &Error, gone: Option<&str>) -> Error {
         kind,
         format!("restore {id} stopped: {what}.{hint} {of}; the same command, or --resume {id}, goes on from there"),
     )
+}
+
+/// How many records of the plan are known to be done. A process that is alive writes while this is listed, so what does
+/// not fit is not judged here.
+fn reached(sent: &Sent) -> u64 {
+    counted(&sent.pieces, &sent.runs).map_or(0, |(_, reached)| reached)
 }
 
 type CutPlace = (String, i32, u32, i64);

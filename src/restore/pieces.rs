@@ -6,9 +6,12 @@
 //!
 //! With transactions a piece is written before its transaction commits, so the last piece of a run that crashed may be
 //! of a batch that was aborted. The next run finds out: it fences the one before, then reads the progress that was
-//! committed, and begins there. So a piece counts unless a later run began at or below its start. That order of runs
-//! is the order of fencing needs care: a run takes its number (one above the highest listed) before it fences, and
-//! creates its document after; if that exists by then, it stops. Thus whoever sees run n's document fences n.
+//! committed, and begins there. So a piece counts unless a later run began at or below its start. That the order of
+//! runs is the order of fencing needs care, see [`super::ahead`].
+//!
+//! Without transactions nothing is aborted, and a run that was taken over may send a last batch behind that. What a
+//! restore's end lists must not depend on who wins. So the end is a run of its own, which begins behind the plan's last
+//! record: who begins it first fixes which pieces count.
 
 use crate::error::{Error, Result};
 use std::collections::BTreeMap;
@@ -36,13 +39,21 @@ impl Piece {
     }
 }
 
+fn is_redone(piece: &Piece, runs: &BTreeMap<u32, u64>) -> bool {
+    runs.range(piece.run + 1..).any(|(_, start)| *start <= piece.start)
+}
+
+/// Records of pieces that do not count.
+pub fn redone(pieces: &[Piece], runs: &BTreeMap<u32, u64>) -> u64 {
+    pieces.iter().filter(|p| is_redone(p, runs)).map(|p| p.end.saturating_sub(p.start)).sum()
+}
+
 /// The pieces that count, in order, and the record behind the last of them. `runs` has the start of each run.
 ///
 /// # Errors
 /// [`crate::Kind::Corrupt`] if what counts does not lie end to end from record 0 on.
 pub fn counted(pieces: &[Piece], runs: &BTreeMap<u32, u64>) -> Result<(Vec<Piece>, u64)> {
-    let redone = |p: &Piece| runs.range(p.run + 1..).any(|(_, start)| *start <= p.start);
-    let mut kept: Vec<Piece> = pieces.iter().filter(|p| !redone(p)).copied().collect();
+    let mut kept: Vec<Piece> = pieces.iter().filter(|p| !is_redone(p, runs)).copied().collect();
     kept.sort_unstable();
     let mut reached = 0;
     for piece in &kept {

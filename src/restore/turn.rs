@@ -8,7 +8,7 @@
 //!
 //! Owns the order. Decides by [`PlanDoc::overlaps`]; reads and writes through [`Folder`].
 
-use super::audit::{Closing, Folder, PREFIX, Process};
+use super::audit::{Closing, Folder, PREFIX, Process, Sent};
 use super::plan::PlanDoc;
 use crate::archive::ledger::json_meta;
 use crate::error::{Error, Result};
@@ -76,22 +76,24 @@ async fn before(store: &dyn Store, plan: &PlanDoc) -> Result<Option<PlanDoc>> {
     Ok(None)
 }
 
-/// Takes the plan's turn; to be called before anything is sent, by each run.
+/// Takes the plan's turn; to be called before anything is sent, by each run. Whoever began a run had its turn, and who
+/// is before it is over for good: so a restore makes way in place of its first run, or not at all.
 ///
 /// # Errors
 /// [`crate::Kind::Failed`] if it has to make way for another restore. It is closed then.
 pub async fn take(store: &dyn Store, plan: &PlanDoc, by: &Process) -> Result<()> {
-    let Some(other) = before(store, plan).await? else { return Ok(()) };
     let folder = Folder::new(store, &plan.restore_id);
-    let mut sent = folder.sent().await?;
-    // Whoever has sent something had its turn.
-    if sent.pieces.is_empty() {
-        let reason = format!("made way for restore {}", other.restore_id);
-        let run = sent.last_run() + 1;
-        folder.close(run, 0, by, Closing { reason: reason.clone(), uncertain: false }).await?;
-        sent.runs.insert(run, 0);
-        folder.finish(plan, &sent, &by.now, Some(reason)).await?;
+    if folder.sent().await?.last_run() > 0 {
+        return Ok(());
     }
+    let Some(other) = before(store, plan).await? else { return Ok(()) };
+    let reason = format!("made way for restore {}", other.restore_id);
+    // Another process of this restore may have looked later, and had its turn.
+    if !folder.close(1, 0, by, Closing { reason: reason.clone(), uncertain: false }).await? {
+        return Ok(());
+    }
+    let sent = Sent { runs: BTreeMap::from([(1, 0)]), ..Sent::default() };
+    folder.finish(plan, &sent, &by.now, Some(reason)).await?;
     Err(Error::failed(format!(
         "nothing was sent: restore {} of the same records was begun at {} by {}, before this one. Give the command \
          again when it has ended; if it is dead, `dlq-archiver restore --resume {}` (with the same --archive and \

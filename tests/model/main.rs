@@ -14,3 +14,4 @@ mod generations;
 mod ledger;
 mod restore;
 mod topic_change;
+mod turns;

@@ -4,19 +4,20 @@
 //! |---|---|
 //! | looks for a plan | `Restore::prepare` |
 //! | writes the plan | `Restore::begin`: `Sink::open`, `Folder::create_plan` |
-//! | takes a number | `Restore::run`: `sent().last_run() + 1` |
-//! | fences | `Sink::open`: `init_transactions` |
-//! | lists, reads the progress | `Folder::sent`, `Going::start`: `Sink::progress` |
-//! | commits "nothing sent yet" | `Sink::begin_progress` |
-//! | checks | `Going::start`: `pieces::counted` |
-//! | begins its run | `Folder::begin_run` |
+//! | takes a number | `Ahead::look`: `sent().last_run() + 1`; 1 for the process that has just written the plan |
+//! | fences | `Ahead::look`: `Sink::open`, `init_transactions` |
+//! | reads the progress, then lists | `Ahead::look`: `Sink::progress`, `Folder::sent` |
+//! | checks | `Ahead::look`: the number; `Ahead::start`: `pieces::counted` |
+//! | commits "nothing sent yet" | `Restore::take_run`: `Sink::begin_progress` |
+//! | begins its run | `Restore::take_run`: `Folder::begin_run` |
 //! | sends | `Going::flush`: `Sink::send`; for `plain`, `is_superseded` before |
 //! | writes the list | `Folder::put_piece` |
 //! | commits | `Sink::commit`: records and progress in one transaction |
+//! | `plain`: begins the run that ends it | `Restore::end_plainly`, or `Restore::take_run` where all is sent |
 //! | finishes | `Folder::finish` |
 //! | other restore: reads the past | `audit::past` |
 //!
-//! A commit whose reply is lost ends the process: the same as being killed behind it. A killed process's open
+//! A process that finds its number taken begins again with another number. A commit whose reply is lost ends the process: the same as being killed behind it. A killed process's open
 //! transaction is never committed; a fenced one's neither. A batch has one or two of the plan's records: limits may differ
 //! from run to run. The other restore is another command whose records are the same; it runs while no process of the
 //! first does, and the first goes on only while it does not.
@@ -49,21 +50,21 @@ enum Rule {
     ProgressBeforeFencing,
     /// A run takes the lists as they were before it fenced.
     ListsBeforeFencing,
-    /// Lists first, then the progress. The code does this, so far.
+    /// Lists first, then the progress.
     ListsBeforeProgress,
-    /// Whether another process began a run of the same number meanwhile is not looked at before the lists are judged. The
-    /// code does this, so far.
+    /// Whether another process began a run of the same number meanwhile is not looked at before the lists are judged.
     NumberNotChecked,
-    /// The process that wrote the plan takes its number afterwards, though what fences is open since before. The code
-    /// does this, so far.
+    /// A process whose number is taken stops.
+    TakenStops,
+    /// The process that wrote the plan takes its number afterwards, though what fences is open since before.
     NumberAfterFencing,
-    /// `plain`: a final list that is there has to be the one that this process would write. The code does this, so far.
-    FinalListMustMatch,
+    /// `plain`: a run that has sent all writes the final list, though another may send the rest anew.
+    EndWithoutRun,
     /// The last list takes every batch's list, of aborted ones too.
     AllListsCount,
     /// The other restore skips what is in the lists of finished restores alone.
     PastOfFinishedOnly,
-    /// The other restore runs at the same time. Nothing in the code forbids it, so far.
+    /// The other restore runs at the same time. The order of restores forbids it: see `turns`.
     BothAtOnce,
     /// `plain`: what is acknowledged in part counts.
     DoneWithoutAcknowledgement,
@@ -95,6 +96,8 @@ enum At {
     First,
     Check,
     Begin,
+    /// `plain`: begins the run that ends it.
+    End,
     Send,
     Produce,
     Piece,
@@ -127,6 +130,11 @@ impl Sent {
 
     fn last_run(&self) -> u8 {
         self.runs.iter().rposition(|start| *start != NONE).map_or(0, |i| i as u8 + 1)
+    }
+
+    /// Whether the last run begins behind the last record.
+    fn ends(&self) -> bool {
+        self.runs.iter().rfind(|start| **start != NONE) == Some(&S)
     }
 
     fn has_piece(&self) -> bool {
@@ -254,7 +262,8 @@ impl Restore {
         let mut seen = p.seen;
         let last = seen.last_run();
         if last >= p.number && self.lacks != Rule::NumberNotChecked {
-            return ("finds another process's run, and stops", OFF);
+            let next = if self.lacks == Rule::TakenStops { OFF } else { p.to(At::Number) };
+            return ("finds another process's run", next);
         }
         let start = if self.transactional {
             match p.start {
@@ -277,7 +286,8 @@ impl Restore {
         if seen.counted().map(|c| c.0) != Some(p.start) {
             return ("finds lists that do not fit", Process { at: At::Corrupt, ..OFF });
         }
-        let at = if p.start >= S { At::Finish } else { At::Begin };
+        let ended = self.transactional || self.lacks == Rule::EndWithoutRun || p.seen.ends();
+        let at = if p.start >= S && ended { At::Finish } else { At::Begin };
         ("knows where to go on", p.to(at))
     }
 
@@ -360,7 +370,8 @@ impl Restore {
                 push("commits that nothing is sent", State { progress: 0, ..s.clone() }, next);
             }
             At::Begin if s.store.runs[run] != NONE => {
-                push("finds another process's run, and stops", s.clone(), OFF);
+                let next = if self.lacks == Rule::TakenStops { OFF } else { p.to(At::Number) };
+                push("finds another process's run", s.clone(), next);
             }
             At::Begin => {
                 let mut s = s.clone();
@@ -369,7 +380,15 @@ impl Restore {
                 seen.runs[run] = p.start;
                 let skips = s.other_done.unwrap_or(0) | s.other_listed;
                 s.skipped[run] = skips;
-                push("begins its run", s, Process { skips, from: p.start, seen, ..p.to(At::Send) });
+                let at = if p.start >= S { At::Finish } else { At::Send };
+                push("begins its run", s, Process { skips, from: p.start, seen, ..p.to(at) });
+            }
+            At::End if run + 1 >= RUNS => push("has no number left", s.clone(), OFF),
+            At::End if s.store.runs[run + 1] != NONE => push("finds a later run, and stops", s.clone(), OFF),
+            At::End => {
+                let mut s = s.clone();
+                s.store.runs[run + 1] = S;
+                push("begins the run that ends it", s, p.to(At::Finish));
             }
             At::Send if !self.transactional && s.store.last_run() > p.number => {
                 push("finds a later run, and stops", s.clone(), OFF);
@@ -407,7 +426,7 @@ impl Restore {
                 seen.pieces[run][p.from as usize] = p.to;
                 let next = Process { seen, ..p };
                 let next = match p.at {
-                    At::LatePiece => next.batch_done(),
+                    At::LatePiece => self.batch_done(next),
                     _ if self.lacks == Rule::ListBeforeSend => next.to(At::Produce),
                     _ => next.to(At::Commit),
                 };
@@ -425,19 +444,19 @@ impl Restore {
                     Rule::ProgressOutside => next.to(At::CommitProgress),
                     Rule::ListAfterCommit => next.to(At::LatePiece),
                     Rule::PlanAfterFirstBatch if p.from == 0 && !s.plan => next.to(At::LatePlan),
-                    _ => next.batch_done(),
+                    _ => self.batch_done(next),
                 };
                 push(if self.transactional { "commits" } else { "has the batch sent and listed" }, s, next);
             }
             At::CommitProgress if fenced => push("is fenced", s.clone(), OFF),
             At::CommitProgress => {
-                push("commits the progress", State { progress: p.to, ..s.clone() }, p.batch_done());
+                push("commits the progress", State { progress: p.to, ..s.clone() }, self.batch_done(p));
             }
             At::LatePlan if s.plan => push("finds a plan", s.clone(), OFF),
             At::LatePlan => {
                 let mut s = s.clone();
                 (s.plan, s.store.runs[0]) = (true, 0);
-                let mut next = p.batch_done();
+                let mut next = self.batch_done(p);
                 next.seen.runs[0] = 0;
                 push("writes the plan", s, next);
             }
@@ -465,7 +484,7 @@ impl Restore {
                 }
                 let mut s = s.clone();
                 let other = s.list.is_some_and(|there| there != (list, by));
-                if other && self.lacks == Rule::FinalListMustMatch {
+                if other {
                     push("finds another final list", s, Process { at: At::Corrupt, ..OFF });
                     return;
                 }
@@ -474,6 +493,15 @@ impl Restore {
             }
             At::Done => push("finishes", State { done: true, ..s.clone() }, OFF),
         }
+    }
+
+    fn batch_done(&self, p: Process) -> Process {
+        let at = match p.to < S {
+            true => At::Send,
+            false if self.transactional || self.lacks == Rule::EndWithoutRun => At::Finish,
+            false => At::End,
+        };
+        Process { from: p.to, ..p.to(at) }
     }
 
     fn other(&self, s: &State, out: &mut Vec<(Step, State)>) {
@@ -521,10 +549,6 @@ impl Restore {
 impl Process {
     fn to(self, at: At) -> Self {
         Self { at, ..self }
-    }
-
-    fn batch_done(self) -> Self {
-        Self { from: self.to, ..self.to(if self.to >= S { At::Finish } else { At::Send }) }
     }
 }
 
@@ -601,6 +625,10 @@ impl Model for Restore {
         if s.processes.iter().any(|p| p.at == At::Corrupt) {
             return Some("nothing is called damaged that is not");
         }
+        let over = s.processes.iter().all(|p| p.at == At::Off);
+        if s.plan && over && s.other == Other::Off && s.kills == self.kills && !s.done {
+            return Some("of processes that nobody kills one finishes");
+        }
         if let Some((list, _)) = s.list.filter(|_| s.done) {
             if list & !ours != 0 || self.transactional && ours & !list != 0 {
                 return Some("the list of a finished restore is what it restored");
@@ -671,6 +699,7 @@ fn a_restore_holds() {
 fn a_restore_needs_each_rule() {
     let once = "a record is restored once";
     let false_alarm = "nothing is called damaged that is not";
+    let goes_on = "of processes that nobody kills one finishes";
     let list = "the list of a finished restore is what it restored";
     for (lacks, instance, invariant) in [
         (Rule::PlanAfterFirstBatch, TRANSACTIONAL, once),
@@ -682,8 +711,9 @@ fn a_restore_needs_each_rule() {
         (Rule::ListsBeforeFencing, TRANSACTIONAL, false_alarm),
         (Rule::ListsBeforeProgress, TRANSACTIONAL, false_alarm),
         (Rule::NumberNotChecked, TRANSACTIONAL, false_alarm),
+        (Rule::TakenStops, TRANSACTIONAL, goes_on),
         (Rule::NumberAfterFencing, TRANSACTIONAL, false_alarm),
-        (Rule::FinalListMustMatch, PLAIN, false_alarm),
+        (Rule::EndWithoutRun, PLAIN, false_alarm),
         (Rule::AllListsCount, TRANSACTIONAL, list),
         (Rule::PastOfFinishedOnly, OTHER, once),
         (Rule::BothAtOnce, OTHER, once),

@@ -373,6 +373,11 @@ impl Cluster for Broker {
         self.log(tp, |log| (log.start, log.stable()))
     }
 
+    async fn log_end(&self, tp: &TopicPartition) -> Result<i64> {
+        self.answer().await?;
+        self.log(tp, Log::end)
+    }
+
     async fn topic_id(&self, tp: &TopicPartition) -> Result<TopicId> {
         self.answer().await?;
         if !self.ids {

@@ -1,0 +1,161 @@
+#!/usr/bin/env python3
+"""Breaks one rule of the protocol at a time in a copy of the source, and expects the simulation to find it.
+
+A variant that no seed finds means that the simulation proves nothing about that rule. `--check` only looks whether every
+variant still fits the source. Usage: broken.py [--check] [--only NAME] [--seeds N]
+"""
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+# (name, [(file, old text, new text)])
+VARIANTS = [
+    ("group offset committed before upload", [(
+        "src/archive/reader.rs",
+        "        self.handed += memory;\n        self.send(Event::Batch(batch));",
+        "        self.handed += memory;\n        let (tp2, to2) = (batch.tp.clone(), batch.to);\n"
+        "        self.send(Event::Batch(batch));\n        self.consumer.commit(&tp2, to2, false);")]),
+    ("names by clock", [(
+        "src/archive/writer.rs",
+        "        let key = object.key.clone();\n",
+        "        let key = object.key.replace('.', &format!(\"-{}.\", crate::host::now_us()));\n")]),
+    ("intents deleted", [(
+        "tests/sim/store.rs",
+        "        self.oracle.create(key, body, created);\n",
+        "        self.oracle.create(key, body, created);\n"
+        "        if key.starts_with(\"ledger/\") && !key.contains(\"intent\") {\n"
+        "            self.memory.remove_behind_the_back(&key.replace(\".json\", \".intent.json\"));\n        }\n")]),
+    ("no genesis", [(
+        "src/archive/partition.rs",
+        "        let (low, high) = self.watermarks().await?;\n        writer.follow_log(low, high).await?;",
+        "        let (low, high) = self.watermarks().await?;\n        if writer.newest.is_none() {\n"
+        "            writer.head.next = low;\n        }\n        writer.follow_log(low, high).await?;")]),
+    ("genesis deleted", [(
+        "tests/sim/store.rs",
+        "        self.oracle.create(key, body, created);\n",
+        "        self.oracle.create(key, body, created);\n"
+        "        if key.ends_with(\".intent.json\") {\n"
+        "            self.memory.remove_behind_the_back(&format!(\"{}/genesis.json\", key.rsplit_once('/').unwrap().0));\n"
+        "        }\n")]),
+    ("no empty objects in recovery", [(
+        "src/archive/writer.rs",
+        "        let Encoded { bytes, object } = encoded;\n",
+        "        let Encoded { bytes, object } = encoded;\n        if object.rows == 0 {\n"
+        "            return Ok((object, RoaringTreemap::new()));\n        }\n")]),
+    ("\"exists\" ignored", [(
+        "src/archive/writer.rs",
+        "                head.is_some_and(|h| h.meta.get(\"sha256\") == Some(object.sha256.as_str()))",
+        "                head.is_some()")]),
+    ("manifest before data", [(
+        "src/archive/writer.rs",
+        "        let created =\n            self.partition.wait_out(\"create a data object\", || store.create(&key, bytes.clone(), &meta)).await?;",
+        "        let (store2, key2, bytes2, meta2) = (self.shared().store.clone(), key.clone(), bytes.clone(), meta.clone());\n"
+        "        std::mem::forget(host::spawn(async move { store2.create(&key2, bytes2, &meta2).await }));\n"
+        "        let created = Created::New;")]),
+    ("topic id asked at assignment only", [(
+        "src/archive/writer.rs",
+        "        self.check_topic_id().await?;\n        let key = layout::intent_key",
+        "        let key = layout::intent_key"), (
+        "src/archive/recovery.rs",
+        "                self.check_topic_id().await?;\n", "")]),
+    ("to = last offset + 1", [(
+        "src/archive/part.rs",
+        "if self.state == State::Reading && position > self.next {",
+        "if self.state == State::Reading && position > self.next && self.batch.len() > usize::MAX - 1 {")]),
+    ("what an object lacks is no gap", [(
+        "src/archive/writer.rs",
+        "        if !missing.is_empty() {", "        if missing.len() > u64::MAX - 1 {")]),
+    ("recovery does not compare checksums", [(
+        "src/archive/recovery.rs",
+        "if record.checksum(&mut scratch) != checksum {", "if checksum == 0 {"), (
+        "src/archive/generation.rs",
+        "let Some(differs) = self.first_difference(&newest, low, high, COMPARED).await? else { return Ok(None) };",
+        "let Some(differs) = None::<i64> else { return Ok(None) };")]),
+    ("generations not sealed", [(
+        "src/archive/generation.rs",
+        "            match self.wait_out(\"seal the generation\", || io::create(self.store(), &key, &seal)).await {\n"
+        "                Ok(_) => return Ok(loaded),",
+        "            match self.wait_out(\"seal the generation\", || async { Ok((&key, &seal)) }).await {\n"
+        "                Ok(_) => return Ok(loaded),")]),
+    ("a truncated log begins at its start", [(
+        "src/archive/generation.rs",
+        "        if other.wholly {\n            return Ok(low);\n        }", "        if low >= 0 {\n            return Ok(low);\n        }")]),
+    ("a listing begins behind the checkpoint", [(
+        "src/archive/ledger.rs",
+        "checkpoint.map(|to| layout::before_key(prefix, to))", "checkpoint.map(|to| layout::before_key(prefix, to + 1))")]),
+]
+
+
+def check():
+    """Every old text must be in its file exactly once."""
+    wrong = [
+        f"{name}: {file} has it {(ROOT / file).read_text().count(old)} times"
+        for name, edits in VARIANTS
+        for file, old, _ in edits
+        if (ROOT / file).read_text().count(old) != 1
+    ]
+    for line in wrong:
+        print(f"broken.py: {line}", file=sys.stderr)
+    return not wrong
+
+
+def run(copy, edits, seeds):
+    """Returns the number of seeds that were needed and what was found, or None."""
+    for file, old, new in edits:
+        path = copy / file
+        path.write_text(path.read_text().replace(old, new))
+    env = os.environ | {"SIM_SEEDS": str(seeds), "RUST_BACKTRACE": "0"}
+    done = subprocess.run(
+        ["cargo", "test", "--release", "--locked", "--quiet", "--test", "sim", "no_seed", "--", "--nocapture"],
+        cwd=copy, env=env, text=True, capture_output=True)
+    found = re.search(r"^seed (\d+): \[\n\s*\"(.*)\"", done.stderr, re.M)
+    if found:
+        return int(found[1]), found[2]
+    if done.returncode != 0 and "test result" not in done.stdout:
+        sys.exit(f"broken.py: it does not build:\n{done.stderr[-3000:]}")
+    return None
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--check", action="store_true")
+    parser.add_argument("--only")
+    parser.add_argument("--seeds", type=int, default=2000)
+    args = parser.parse_args()
+    if not check():
+        return 1
+    if args.check:
+        return 0
+    missed = 0
+    print(f"{'broken rule':44} {'seeds':>6} {'s':>5}  found", flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder) / "dlq-archiver"
+        ignore = shutil.ignore_patterns(".git", "target", ".venv", ".run", "__pycache__")
+        shutil.copytree(ROOT, copy, ignore=ignore)
+        for name, edits in VARIANTS:
+            if args.only and args.only not in name:
+                continue
+            began = time.monotonic()
+            found = run(copy, edits, args.seeds)
+            for file, _, _ in edits:
+                shutil.copyfile(ROOT / file, copy / file)
+            took = round(time.monotonic() - began)
+            if found:
+                print(f"{name:44} {found[0]:>6} {took:>5}  {found[1][:150]}", flush=True)
+            else:
+                missed += 1
+                print(f"{name:44} {'-':>6} {took:>5}  NOT FOUND in {args.seeds} seeds", flush=True)
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
