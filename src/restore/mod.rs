@@ -3,8 +3,8 @@
 //! A record's way: [`crate::catalog`] reads it from a cut that the plan names, [`plan`] decides what becomes of it,
 //! [`batch`] puts it with its neighbours, [`delivery`] sends them, [`audit`] writes down what went where, and
 //! [`pieces`] tells after a crash which of that counts. [`past`] is what earlier restores did, [`turn`] keeps others
-//! that overlap apart, [`ahead`] two processes of one, [`nothing`] says why none matches. [`going`] is one run; this
-//! module ties them together. Order is kept within each archived partition.
+//! that overlap apart, [`ahead`] two processes of one, [`limits`] asks what targets take and keep, [`nothing`] says why
+//! none matches. [`going`] is one run; this module ties them together. Order is kept within each archived partition.
 //!
 //! Invariant: nothing is sent before the plan is durable and has its turn.
 
