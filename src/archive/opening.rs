@@ -45,7 +45,7 @@ pub async fn open(
     start: &Patience,
 ) -> Result<ArchiveDoc> {
     if store_use.probe_race {
-        start.wait_out("probe the store for lost races", || probe_race(store)).await?;
+        probe_race(store, start).await?;
     }
     let conditional =
         || async { ledger::open_archive(store, format, cluster_id, &host::random_id(), &rfc3339(now_us())).await };
@@ -107,33 +107,38 @@ const ROUNDS: usize = 25;
 const CREATORS: usize = 12;
 
 /// Lets many creators race for one key, many times. The keys are told, as nothing here can delete them.
-async fn probe_race(store: &dyn Store) -> Result<()> {
+async fn probe_race(store: &dyn Store, start: &Patience) -> Result<()> {
     let folder = format!("probe/{}", host::random_id());
-    let meta = ObjectMeta::new("text/plain");
-    for round in 0..ROUNDS {
-        let key = &format!("{folder}/race-{round:02}.txt");
-        let body = |creator| Bytes::from(format!("archive --probe-race, creator {creator}. May be deleted.\n"));
-        let bodies: Vec<Bytes> = (0..CREATORS).map(body).collect();
-        let creators = bodies.iter().map(|body| {
-            let meta = &meta;
-            async move { Ok((store.create(key, body.clone(), meta).await?, store.get(key).await?)) }
-        });
-        let seen: Vec<(Created, Option<Bytes>)> = join_all(creators).await.into_iter().collect::<Result<_>>()?;
-        if let Err(why) = judge(&bodies, &seen, store.get(key).await?.as_ref()) {
-            return Err(Error::config(format!(
-                "{} loses races: {why} ({key}). Two archivers could overwrite what the other wrote. Use a store whose \
-                 conditional create is atomic (AWS S3, MinIO, Ceph, SeaweedFS, a local folder), or have one archiver at \
-                 a time and give --store-create plain without --probe-race",
-                store.url()
-            )));
-        }
+    tracing::info!("{}: {ROUNDS} rounds of {CREATORS} creators race for objects under {folder}/", store.url());
+    for _ in 0..ROUNDS {
+        // A name of its own for each attempt: an attempt that failed may have left its object.
+        let attempt = || race(store, format!("{folder}/race-{}.txt", host::random_id()));
+        start.wait_out("probe the store for lost races", attempt).await?;
     }
     tracing::info!(
-        "{}: probed for lost races: {ROUNDS} rounds of {CREATORS} creators, one winner each, and all read its bytes. The \
-         objects under {folder}/ may be deleted",
+        "{}: no race was lost: each had one winner, and all creators read its bytes. {folder}/ may be deleted",
         store.url()
     );
     Ok(())
+}
+
+async fn race(store: &dyn Store, key: String) -> Result<()> {
+    let (key, meta) = (key.as_str(), &ObjectMeta::new("text/plain"));
+    let body = |creator| Bytes::from(format!("archive --probe-race, creator {creator}. May be deleted.\n"));
+    let bodies: Vec<Bytes> = (0..CREATORS).map(body).collect();
+    let creators = bodies.iter().map(|body| async move {
+        let created = store.create(key, body.clone(), meta).await?;
+        Ok((created, store.get(key).await?))
+    });
+    let seen: Vec<(Created, Option<Bytes>)> = join_all(creators).await.into_iter().collect::<Result<_>>()?;
+    judge(&bodies, &seen, store.get(key).await?.as_ref()).map_err(|why| {
+        Error::config(format!(
+            "{} loses races: {why} ({key}). Two archivers could overwrite what the other wrote. Use a store whose \
+             conditional create is atomic (AWS S3, MinIO, Ceph, SeaweedFS, a local folder), or have one archiver at a \
+             time and give --store-create plain without --probe-race",
+            store.url()
+        ))
+    })
 }
 
 /// What the creators of one key were told and read. That nobody won is a reply that was lost, if the bytes are right.
@@ -179,7 +184,8 @@ mod tests {
     #[tokio::test]
     async fn a_store_that_keeps_the_condition_passes_the_probe() {
         let store = crate::store::MemoryStore::new();
-        probe_race(&store).await.unwrap();
+        let (_stage, stage) = watch::channel(Stage::Running);
+        probe_race(&store, &Patience { limit: None, stage }).await.unwrap();
         assert_eq!(store.snapshot().len(), ROUNDS);
     }
 }
