@@ -6,7 +6,7 @@
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use dlq_archiver::archive::{self, Counters, From, Options, Outcome, Stage};
+use dlq_archiver::archive::{self, Counters, From, Options, Outcome, Stage, StoreUse};
 use dlq_archiver::catalog::{Catalog, Reading};
 use dlq_archiver::cut::{CutPolicy, Tables};
 use dlq_archiver::error::{Error, Kind, Result};
@@ -92,6 +92,7 @@ fn once(topic: &str) -> Options {
         format: Format::Parquet,
         policy: CutPolicy::default(),
         memory: 64 << 20,
+        store_use: StoreUse::default(),
         start_timeout: Duration::from_secs(30),
         wait: Duration::from_secs(30),
     }

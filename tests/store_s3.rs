@@ -36,6 +36,16 @@ async fn child() {
                 store.create("k1", "hello".into(), &meta).await?;
                 format!("{:?}", store.create("k2", "hello".into(), &meta).await?)
             }
+            "create after a failure" => {
+                let failed = store.create("k1", "hello".into(), &meta).await.unwrap_err();
+                let refused = store.refuses_condition();
+                format!("{:?} {refused} {:?}", failed.kind(), store.create("k2", "hello".into(), &meta).await?)
+            }
+            "create plainly" => {
+                assert!(store.set_plain(true).is_some());
+                let first = store.create("k", "hello".into(), &meta).await?;
+                format!("{first:?} {:?}", store.create("k", "hello".into(), &meta).await?)
+            }
             "get" => format!("{:?}", store.get("k").await?),
             "head" => format!("{:?}", store.head("k").await?.is_some()),
             "list" => format!("{:?}", store.list("", None, None).await?.objects.len()),
@@ -192,6 +202,28 @@ fn a_store_without_the_condition_is_refused() {
     kind(&outcome, Kind::Config);
     assert!(outcome.contains("If-None-Match"), "{outcome}");
     assert!(server.requests().iter().all(|request| request.headers["if-none-match"] == "*"));
+}
+
+#[test]
+fn a_refused_condition_is_not_blamed_on_the_checksum() {
+    // Both tries of the first object; the next one has its checksum again.
+    let refused = refusal("501 Not Implemented", "NotImplemented", "A header you provided is not implemented");
+    let server = Scripted::start(vec![refused.clone(), refused, answer("200 OK", "")]);
+    assert_eq!(server.run("create after a failure", &[]), "Ok Config true New");
+    let with_sha256 = |request: &Request| request.headers.contains_key("x-amz-checksum-sha256");
+    assert_eq!(server.requests().iter().map(with_sha256).collect::<Vec<_>>(), [true, false, true]);
+}
+
+#[test]
+fn a_plain_create_looks_first_and_sends_no_condition() {
+    let absent = answer("404 Not Found", "");
+    let server = Scripted::start(vec![absent, answer("200 OK", ""), answer("200 OK", "")]);
+    assert_eq!(server.run("create plainly", &[]), "Ok New Exists");
+    let requests = server.requests();
+    let methods: Vec<_> = requests.iter().map(|request| request.line.split(' ').next().unwrap()).collect();
+    assert_eq!(methods, ["HEAD", "PUT", "HEAD"]);
+    assert!(requests.iter().all(|request| !request.headers.contains_key("if-none-match")), "{requests:?}");
+    assert!(requests[1].headers.contains_key("x-amz-checksum-sha256"), "{requests:?}");
 }
 
 #[test]

@@ -37,11 +37,10 @@ pub async fn read_archive(store: &dyn Store) -> Result<ArchiveDoc> {
     from_bytes(ARCHIVE_KEY, &bytes)
 }
 
-/// Reads or creates the archive's description, and finds out whether the store keeps "create only if absent".
+/// As [`try_open_archive`].
 ///
 /// # Errors
-/// [`Kind::Config`] if the archive is of another cluster or format, or the store overwrites; [`Kind::Corrupt`] if it
-/// was there and a part of it is gone.
+/// [`Kind::Config`] too if the store does not keep "create only if absent".
 pub async fn open_archive(
     store: &dyn Store,
     format: &str,
@@ -49,6 +48,29 @@ pub async fn open_archive(
     archive_id: &str,
     now: &str,
 ) -> Result<ArchiveDoc> {
+    try_open_archive(store, format, cluster_id, archive_id, now).await?.ok_or_else(|| {
+        Error::config(format!(
+            "{} does not keep If-None-Match: * on PUT: two archivers could overwrite what the other wrote. Use a store \
+             with conditional create (AWS S3, MinIO, Ceph, SeaweedFS, a local folder), or have one archiver at a time \
+             and give --store-create auto",
+            store.url()
+        ))
+    })
+}
+
+/// Reads or creates the archive's description, and finds out whether the store keeps "create only if absent": `None` if
+/// it does not. Then `archive.json` may be there, and nothing else was written.
+///
+/// # Errors
+/// [`Kind::Config`] if the archive is of another cluster or format; [`Kind::Corrupt`] if it was there and a part of it
+/// is gone.
+pub async fn try_open_archive(
+    store: &dyn Store,
+    format: &str,
+    cluster_id: Option<&str>,
+    archive_id: &str,
+    now: &str,
+) -> Result<Option<ArchiveDoc>> {
     if store.get(ARCHIVE_KEY).await?.is_none() {
         // A second archive on top of the first one's ledger and data would be neither.
         for prefix in [layout::LEDGER_PREFIX, layout::DATA_PREFIX] {
@@ -68,7 +90,11 @@ pub async fn open_archive(
             created_at: now.to_owned(),
             program_version: PROGRAM_VERSION.to_owned(),
         };
-        store.create(ARCHIVE_KEY, to_bytes(&doc)?.into(), &json_meta()).await?;
+        let created = store.create(ARCHIVE_KEY, to_bytes(&doc)?.into(), &json_meta()).await;
+        if created.is_err() && store.refuses_condition() {
+            return Ok(None);
+        }
+        created?;
     }
     let bytes = store
         .get(ARCHIVE_KEY)
@@ -76,12 +102,11 @@ pub async fn open_archive(
         .ok_or_else(|| Error::unavailable(format!("{}: archive.json was created and is not there", store.url())))?;
     let doc: ArchiveDoc = from_bytes(ARCHIVE_KEY, &bytes)?;
     // The same bytes again: harmless where the condition is ignored, and "exists" where it is kept.
-    if store.create(ARCHIVE_KEY, bytes, &json_meta()).await? == Created::New {
-        return Err(Error::config(format!(
-            "{} overwrites objects though asked not to (If-None-Match: *): it cannot hold an archive that two archivers \
-             may write. Use a store with conditional create (AWS S3, MinIO, Ceph, SeaweedFS, a local folder)",
-            store.url()
-        )));
+    match store.create(ARCHIVE_KEY, bytes, &json_meta()).await {
+        Ok(Created::Exists) => {}
+        Ok(Created::New) => return Ok(None),
+        Err(_) if store.refuses_condition() => return Ok(None),
+        Err(e) => return Err(e),
     }
     if doc.format != format {
         return Err(Error::config(format!(
@@ -111,7 +136,7 @@ pub async fn open_archive(
             store.url()
         )));
     }
-    Ok(doc)
+    Ok(Some(doc))
 }
 
 /// The first key below `prefix`.

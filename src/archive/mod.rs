@@ -11,6 +11,7 @@ mod generation;
 mod hanging;
 pub mod ledger;
 mod messages;
+mod opening;
 mod part;
 mod partition;
 mod patience;
@@ -19,6 +20,7 @@ mod recovery;
 mod writer;
 
 pub use crate::host::now_us;
+pub use opening::{StoreCreate, StoreUse, plainly};
 pub use patience::{Patience, Stage};
 
 use crate::cut::{CutPolicy, Tables};
@@ -66,6 +68,7 @@ pub struct Options {
     pub policy: CutPolicy,
     /// Bytes of raw records in memory, over all partitions.
     pub memory: usize,
+    pub store_use: StoreUse,
     /// How long the first answer of broker and store is waited for.
     pub start_timeout: Duration,
     /// With `once`: how long an outage is waited out.
@@ -237,13 +240,8 @@ pub async fn run_on(
 ) -> Result<Outcome> {
     let start = Patience { limit: Some(options.start_timeout), stage: stage.clone() };
     let Described { cluster_id, topics } = describe(&options, &*cluster).await?;
-    let id = host::random_id();
-    let archive = start
-        .wait_out("open the archive", || async {
-            let now = rfc3339(now_us());
-            ledger::open_archive(&*store, options.format.archive_name(), cluster_id.as_deref(), &id, &now).await
-        })
-        .await?;
+    let (id, format) = (host::random_id(), options.format.archive_name());
+    let archive = opening::open(&*store, options.store_use, format, cluster_id.as_deref(), &id, &start).await?;
     let group = options.group.clone().unwrap_or_else(|| archive.default_group());
     tracing::info!(
         archive = store.url(),

@@ -1,11 +1,11 @@
 //! `dlq-archiver archive`.
 
-use super::args::{ArchiveArgs, KafkaArgs, bytes, duration};
+use super::args::{ArchiveArgs, KafkaArgs, StoreCreateArg, bytes, duration};
 use super::output::{self, Output, OutputArgs};
 use super::progress::{Progress, human_bytes};
 use super::{signals, text};
 use crate::archive::cluster::Kafka;
-use crate::archive::{self, Counters, From, Options, Outcome};
+use crate::archive::{self, Counters, From, Options, Outcome, StoreCreate, StoreUse};
 use crate::cut::{CutPolicy, Tables};
 use crate::error::{Error, Result};
 use crate::format::{Compression, Format};
@@ -75,6 +75,15 @@ pub struct Args {
     #[arg(long, env = "DLQ_ARCHIVER_NEW_GENERATION")]
     new_generation: bool,
 
+    /// Whether objects are created on the condition that they are absent (If-None-Match: * on PUT)
+    #[arg(long, value_enum, default_value_t, env = "DLQ_ARCHIVER_STORE_CREATE", help_heading = "Archive")]
+    store_create: StoreCreateArg,
+
+    /// First let 12 creators race for one key, 25 times, and refuse a store that lets two of them win. Leaves 25 small
+    /// objects under probe/
+    #[arg(long, env = "DLQ_ARCHIVER_PROBE_RACE", help_heading = "Archive")]
+    probe_race: bool,
+
     /// How long open cuts may take to finish after the first SIGTERM or Ctrl-C
     #[arg(long, default_value = "20s", value_parser = duration, value_name = "DURATION", env = "DLQ_ARCHIVER_GRACE", help_heading = "Patience")]
     grace: Duration,
@@ -133,6 +142,11 @@ impl Args {
         for pattern in self.topic.iter().filter(|t| t.starts_with('^')) {
             crate::kafka::pattern(pattern)?;
         }
+        if self.probe_race && self.store_create == StoreCreateArg::Plain {
+            return Err(Error::config(
+                "--probe-race tries the condition that --store-create plain does not use: leave one of them out",
+            ));
+        }
         Ok(Options {
             new_generation: self.new_generation,
             topics: self.topic.clone(),
@@ -150,6 +164,14 @@ impl Args {
                 max_age: self.cut_age,
             },
             memory: self.memory,
+            store_use: StoreUse {
+                create: match self.store_create {
+                    StoreCreateArg::Auto => StoreCreate::Auto,
+                    StoreCreateArg::Conditional => StoreCreate::Conditional,
+                    StoreCreateArg::Plain => StoreCreate::Plain,
+                },
+                probe_race: self.probe_race,
+            },
             start_timeout: self.start_timeout,
             wait: self.wait,
         })

@@ -37,6 +37,17 @@ pub enum S3Addressing {
     Virtual,
 }
 
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+pub enum StoreCreateArg {
+    /// With the condition where the store keeps it, else as plain; which one is found out at start
+    #[default]
+    Auto,
+    /// With the condition; a store that does not keep it is refused
+    Conditional,
+    /// Without it: exactly once only with ONE writer at a time. A start waits a minute for what a crashed one sent
+    Plain,
+}
+
 impl ArchiveArgs {
     fn url(&self) -> Result<&str> {
         self.archive.as_deref().ok_or_else(|| {

@@ -2,12 +2,12 @@
 
 mod print;
 
-use super::args::{ArchiveArgs, KafkaArgs, bytes, duration};
+use super::args::{ArchiveArgs, KafkaArgs, StoreCreateArg, bytes, duration};
 use super::filter::FilterArgs;
 use super::output::OutputArgs;
 use super::progress::Progress;
 use super::{signals, text};
-use crate::archive::{Stage, now_us, rfc3339};
+use crate::archive::{Stage, now_us, plainly, rfc3339};
 use crate::catalog::Catalog;
 use crate::dialect::Dialects;
 use crate::error::{Error, Result};
@@ -85,6 +85,10 @@ pub struct Args {
     /// again
     #[arg(long)]
     take_over: bool,
+
+    /// As for archive, but auto does not find out: it is conditional
+    #[arg(long, value_enum, default_value_t, env = "DLQ_ARCHIVER_STORE_CREATE", help_heading = "Archive")]
+    store_create: StoreCreateArg,
 
     /// How long brokers may take to answer for the first time
     #[arg(long, default_value = "60s", value_parser = duration, env = "DLQ_ARCHIVER_START_TIMEOUT", help_heading = "Patience")]
@@ -183,12 +187,16 @@ fn user() -> String {
 pub async fn run(args: Args) -> Result<u8> {
     args.check()?;
     let connection = args.kafka.connection()?;
-    let catalog = Catalog::open(args.store.open(false).await?).await?;
+    let store = args.store.open(false).await?;
+    let catalog = Catalog::open(store.clone()).await?;
     let options = args.options(&catalog.archive().archive_id)?;
     let stage =
         signals::shutdown_saying(args.grace, "the same command again goes on where this one is known to have come to")?;
     let counters = Arc::new(Counters::default());
     let work = async {
+        if args.store_create == StoreCreateArg::Plain && !args.dry_run {
+            plainly(&*store, &stage).await?;
+        }
         let restore =
             Restore::new(catalog, connection, Dialects::builtin(), options, counters.clone(), args.start_timeout);
         let prepared = until(&stage, Stage::Finish, prepare(restore, args.take_over && !args.dry_run, &counters)).await;

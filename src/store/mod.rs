@@ -13,6 +13,7 @@ use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -56,6 +57,19 @@ pub trait Store: Send + Sync + Debug {
     /// whom it matters compares the bytes. So may an object exist after an `Unavailable`. A store that ignores
     /// the condition answers `New` twice: the ledger probes for it.
     async fn create(&self, key: &str, body: Bytes, meta: &ObjectMeta) -> Result<Created>;
+
+    /// A `create` was answered that the store does not know the condition.
+    fn refuses_condition(&self) -> bool {
+        false
+    }
+
+    /// With `plain`, `create` looks first and then writes without a condition from now on: good for one writer at a
+    /// time. Returns how long a write of a writer that is gone may still take to land. `None`: the store keeps the
+    /// condition always, and nothing changes.
+    fn set_plain(&self, plain: bool) -> Option<Duration> {
+        let _ = plain;
+        None
+    }
 
     /// The whole object, or `None` if there is none.
     async fn get(&self, key: &str) -> Result<Option<Bytes>>;

@@ -6,7 +6,7 @@ use crate::faults::Faults;
 use crate::oracle::Oracle;
 use crate::rng::Rng;
 use crate::store::FaultyStore;
-use dlq_archiver::archive::{self, Counters, From, Options, Stage};
+use dlq_archiver::archive::{self, Counters, From, Options, Stage, StoreUse};
 use dlq_archiver::cut::{CutPolicy, Tables};
 use dlq_archiver::format::{Compression, Format};
 use dlq_archiver::host;
@@ -200,6 +200,7 @@ impl World {
                 max_age: Duration::from_secs(rng.range(1, 60)),
             },
             memory: rng.range(2_000, 200_000) as usize,
+            store_use: StoreUse::default(),
             start_timeout: Duration::from_secs(600),
             wait: Duration::from_secs(600),
         };

@@ -105,7 +105,17 @@ impl Answer {
         matches!(self, Answer::Refused { code, .. } if code == "BadDigest" || code == "XAmzContentChecksumMismatch")
     }
 
-    /// `x-amz-checksum-sha256` is not known there (Backblaze: 400 and the header's name; others: 501).
+    /// `If-None-Match` is not known there, if it was not `x-amz-checksum-sha256`: 501 does not say which header it is.
+    pub(super) fn is_condition_unknown(&self) -> bool {
+        match self {
+            Answer::Refused { status: 501, .. } => true,
+            Answer::Refused { status: 400, message, .. } => message.to_ascii_lowercase().contains("if-none-match"),
+            _ => false,
+        }
+    }
+
+    /// `x-amz-checksum-sha256` may be what is not known there (Backblaze: 400 and the header's name; others: 501): a try
+    /// without it tells.
     pub(super) fn is_checksum_unknown(&self) -> bool {
         match self {
             Answer::Refused { status: 501, .. } => true,
@@ -158,7 +168,8 @@ impl Answer {
                          object answers 403) ({said})"
                     )),
                     (501, _) => config(format!(
-                        "the store cannot do this; If-None-Match on PutObject and ListObjectsV2 are needed ({said})"
+                        "the store cannot do this; If-None-Match on PutObject and ListObjectsV2 are needed ({said}). \
+                         Without the former --store-create plain works, with one writer at a time"
                     )),
                     (_, "SlowDown" | "RequestTimeout" | "BadDigest" | "OperationAborted" | "IncompleteBody")
                     | (408 | 409 | 429 | 500.., _) => (Kind::Unavailable, format!("try later ({said})")),
@@ -292,6 +303,8 @@ mod tests {
             region: None,
         };
         assert!(!broken.is_checksum_unknown());
+        assert!(!broken.is_condition_unknown() && !backblaze.is_condition_unknown());
+        assert!(refused(501, "NotImplemented").is_condition_unknown());
     }
 
     #[test]

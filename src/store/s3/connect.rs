@@ -29,6 +29,9 @@ pub(super) const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(20);
 /// A transfer that moves nothing for so long is broken.
 const STALL: Duration = Duration::from_secs(20);
 const ATTEMPTS: u32 = 3;
+/// How long a request of a process that is gone may take to have its effect: all attempts, and the SDK's pauses between
+/// them, 1 and 2 s at most. A large body adds nothing: what was not sent to its end never becomes an object.
+pub(super) const LONGEST_REQUEST: Duration = Duration::from_secs(ATTEMPT_TIMEOUT.as_secs() * ATTEMPTS as u64 + 3);
 
 pub(super) struct Connection {
     pub client: aws_sdk_s3::Client,

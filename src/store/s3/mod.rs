@@ -1,7 +1,8 @@
 //! An archive in an S3 bucket. Owns every S3 request; `connect` makes the client, `answer` reads failures.
 //! Nothing outside this folder uses the AWS SDK.
 //!
-//! Invariant: the only request that writes is PutObject with `If-None-Match: *` and a checksum.
+//! Invariant: the only request that writes is PutObject with a checksum and `If-None-Match: *`. Without that condition
+//! only after [`Store::set_plain`], and behind a HEAD that found nothing.
 
 mod answer;
 mod connect;
@@ -39,6 +40,10 @@ pub struct S3Store {
     prefix: String,
     /// `x-amz-checksum-sha256` was refused once: Content-MD5 alone from then on.
     md5_only: AtomicBool,
+    /// The last create was refused for what it asks, perhaps `If-None-Match`.
+    refuses_condition: AtomicBool,
+    /// No condition is sent.
+    plain: AtomicBool,
 }
 
 impl std::fmt::Debug for S3Store {
@@ -52,8 +57,15 @@ impl S3Store {
     pub async fn open(bucket: &str, prefix: &str, options: &StoreOptions) -> Result<Self> {
         let url = if prefix.is_empty() { format!("s3://{bucket}") } else { format!("s3://{bucket}/{prefix}") };
         let connection = connect::connect(options).await?;
-        let md5_only = AtomicBool::new(false);
-        Ok(Self { connection, url, bucket: bucket.to_owned(), prefix: prefix.to_owned(), md5_only })
+        Ok(Self {
+            connection,
+            url,
+            bucket: bucket.to_owned(),
+            prefix: prefix.to_owned(),
+            md5_only: AtomicBool::new(false),
+            refuses_condition: AtomicBool::new(false),
+            plain: AtomicBool::new(false),
+        })
     }
 
     /// The key in the bucket, or the beginning of keys.
@@ -97,7 +109,15 @@ impl S3Store {
     }
 
     /// One PutObject, repeated by the SDK where the connection fails.
-    async fn put(&self, key: &str, body: &Bytes, meta: &ObjectMeta, sums: &Checksums) -> Result<(), Answer> {
+    async fn put(
+        &self,
+        key: &str,
+        body: &Bytes,
+        meta: &ObjectMeta,
+        sums: &Checksums,
+        with_sha256: bool,
+        plain: bool,
+    ) -> Result<(), Answer> {
         let attempt = connect::ATTEMPT_TIMEOUT + Duration::from_secs(body.len() as u64 / SLOWEST);
         let mut request = self
             .connection
@@ -105,11 +125,11 @@ impl S3Store {
             .put_object()
             .bucket(&self.bucket)
             .key(self.full(key))
-            .if_none_match("*")
+            .set_if_none_match((!plain).then(|| "*".to_owned()))
             .content_md5(&sums.md5)
             .set_content_type(meta.content_type().map(str::to_owned))
             .body(ByteStream::from(body.clone()));
-        if !self.md5_only.load(Ordering::Relaxed) {
+        if with_sha256 {
             request = request.checksum_sha256(&sums.sha256);
         }
         for (name, value) in meta.iter() {
@@ -119,6 +139,16 @@ impl S3Store {
         match request.customize().config_override(patient).send().await {
             Ok(_) => Ok(()),
             Err(error) => Err(Answer::read(&error)),
+        }
+    }
+
+    /// A try without `x-amz-checksum-sha256` came through, and one with it did not.
+    fn without_sha256(&self) {
+        if !self.md5_only.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                store = self.url,
+                "the store refuses x-amz-checksum-sha256: Content-MD5 alone protects uploads"
+            );
         }
     }
 
@@ -160,23 +190,27 @@ impl Store for S3Store {
         meta.check()?;
         let sums = Checksums::of(&body, meta).await?;
         let mut conflicts = 0;
+        let mut with_sha256 = !self.md5_only.load(Ordering::Relaxed);
         loop {
-            let with_sha256 = !self.md5_only.load(Ordering::Relaxed);
-            match self.put(key, &body, meta, &sums).await {
+            let plain = self.plain.load(Ordering::Relaxed);
+            if plain && self.head(key).await?.is_some() {
+                return Ok(Created::Exists);
+            }
+            let answer = self.put(key, &body, meta, &sums, with_sha256, plain).await;
+            let refused = answer.as_ref().err().is_some_and(Answer::is_condition_unknown);
+            self.refuses_condition.store(refused && !plain, Ordering::Relaxed);
+            if !with_sha256 && answer.as_ref().err().is_none_or(Answer::is_exists) {
+                self.without_sha256();
+            }
+            match answer {
                 Ok(()) => return Ok(Created::New),
                 Err(answer) if answer.is_exists() => return Ok(Created::Exists),
                 Err(answer) if answer.is_conflict() && conflicts < CONFLICTS => {
                     tokio::time::sleep(Duration::from_millis(100 << conflicts)).await;
                     conflicts += 1;
                 }
-                // The condition stays in any case: without it this would be an overwrite.
-                Err(answer) if with_sha256 && answer.is_checksum_unknown() => {
-                    tracing::warn!(
-                        store = self.url,
-                        "the store refuses x-amz-checksum-sha256: Content-MD5 alone protects uploads"
-                    );
-                    self.md5_only.store(true, Ordering::Relaxed);
-                }
+                // The condition stays: without it this would be an overwrite.
+                Err(answer) if with_sha256 && answer.is_checksum_unknown() => with_sha256 = false,
                 // Broken on the way it may come through later, but not if it was told a wrong sum.
                 Err(answer)
                     if answer.is_bad_digest()
@@ -188,6 +222,15 @@ impl Store for S3Store {
                 Err(answer) => return Err(self.failed("creating", key, &answer).await),
             }
         }
+    }
+
+    fn refuses_condition(&self) -> bool {
+        self.refuses_condition.load(Ordering::Relaxed)
+    }
+
+    fn set_plain(&self, plain: bool) -> Option<Duration> {
+        self.plain.store(plain, Ordering::Relaxed);
+        Some(connect::LONGEST_REQUEST)
     }
 
     async fn get(&self, key: &str) -> Result<Option<Bytes>> {
