@@ -285,8 +285,8 @@ fn a_store_that_loses_races_is_found_by_the_probe() {
     for (lack, found) in [(Lack::LosesRaces, "loses races"), (Lack::Ignores, "loses races"), (Lack::Refuses, "501")] {
         let server = FakeS3::start(lack);
         let run = server.run(&[&ARCHIVE[..], &["--brokers", &broker.brokers(), "--probe-race"]].concat());
-        let error = run.fails(2);
-        assert!(error.contains(found) && error.contains("s3://bucket/archive"), "{error}");
+        let error = run.err.lines().last().unwrap_or_default();
+        assert!(run.code == 2 && error.contains(found) && error.contains("s3://bucket/archive"), "{run:?}");
         assert!(server.puts().iter().all(|(key, _)| key.starts_with("archive/probe/")));
     }
 }

@@ -52,9 +52,7 @@ pub async fn open(
     let either = || async { ledger::try_open_archive(store, format, cluster_id, id, &rfc3339(now_us())).await };
     match store_use.create {
         StoreCreate::Conditional => {}
-        StoreCreate::Plain => {
-            plainly(store, &start.stage).await?;
-        }
+        StoreCreate::Plain => plainly(store, &start.stage).await?,
         StoreCreate::Auto => {
             if let Some(doc) = start.wait_out("open the archive", either).await? {
                 return Ok(doc);
@@ -86,9 +84,9 @@ async fn wait(store: &dyn Store, why: &str, stage: &watch::Receiver<Stage>) -> R
     let Some(wait) = store.set_plain(false) else { return Ok(()) };
     tracing::warn!(
         "{}: objects are created without If-None-Match: *, {why}. This archive is exactly once ONLY WITH ONE WRITER AT A \
-         TIME: be sure that no other archiver writes to it, and that two restores do not overlap (Kubernetes: replicas 1 and \
-         strategy Recreate; cron: flock). AWS S3, MinIO, Ceph, SeaweedFS and local folders keep the condition, for any number of writers. Waiting \
-         {} s for what a crashed run may have sent",
+         TIME: be sure that no other archiver writes to it, and that two restores do not overlap (Kubernetes: replicas 1 \
+         and strategy Recreate; cron: flock). AWS S3, MinIO, Ceph, SeaweedFS and local folders keep the condition, for \
+         any number of writers. Waiting {} s for what a crashed run may have sent",
         store.url(),
         wait.as_secs()
     );
