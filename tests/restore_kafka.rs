@@ -804,7 +804,7 @@ async fn nothing_selected_is_said_with_the_likely_reason() {
     world.topic(&origin, 2).await;
     let run = world.restore(&["--pipeline", "mistyped", "--partition", "1"]);
     assert!(run.ok().contains("none of 10 archived records matches (0 were read"), "{run:?}");
-    assert!(run.ok().contains("nothing archived matches --pipeline."), "{run:?}");
+    assert!(run.ok().contains("nothing archived matches --pipeline"), "{run:?}");
     let run = world.restore(&["--offsets", "3..4", "--event-id", "x"]);
     assert!(run.ok().contains("no record matches all"), "{run:?}");
     let there = format!("{origin}-dlq/0/1");

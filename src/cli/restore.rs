@@ -283,6 +283,9 @@ async fn go(
             for line in print::warnings(&draft.counts) {
                 tracing::warn!("{line}");
             }
+            if let Some(line) = print::untold(&draft.counts) {
+                tracing::info!("{line}");
+            }
             let asked = until(&stage, Stage::Finish, confirm(args, &draft.counts)).await;
             asked.unwrap_or_else(|| Err(Error::failed("stopped before anything was sent")))?;
             let (plan, sink) = restore.begin(*draft).await?;

@@ -47,16 +47,20 @@ pub fn warnings(counts: &Counts) -> Vec<String> {
             if counts.not_found.len() > SHOWN { " ..." } else { "" }
         ));
     }
-    if !counts.untold.is_empty() {
-        let topics: Vec<&str> = counts.untold.iter().take(SHOWN).map(String::as_str).collect();
-        lines.push(format!(
+    lines
+}
+
+/// What brokers do not tell, and so could not be planned for.
+pub fn untold(counts: &Counts) -> Option<String> {
+    let topics: Vec<&str> = counts.untold.iter().take(SHOWN).map(String::as_str).collect();
+    (!topics.is_empty()).then(|| {
+        format!(
             "it is not known how long Kafka keeps records in {}{}: the brokers do not tell retention.ms there. What is \
              older than that is deleted at once; --timestamps now avoids it",
             topics.join(", "),
             if counts.untold.len() > SHOWN { " ..." } else { "" }
-        ));
-    }
-    lines
+        )
+    })
 }
 
 /// What a restore would do.
@@ -92,7 +96,7 @@ pub fn draft(draft: &Draft, nothing: Option<&Nothing>, output: Output) -> Result
             n => format!("{n} of them are tombstones: their value is null"),
         })?;
     }
-    for line in warnings(counts) {
+    for line in warnings(counts).into_iter().chain(untold(counts)) {
         out.line(&text::clean(&line))?;
     }
     skipped(counts, &mut out)?;
