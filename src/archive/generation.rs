@@ -85,14 +85,25 @@ impl Partition {
             let why = format!("the log ends at {high}, below {end}, to where it is archived: {what}");
             return Ok(Some(Other { why, wholly: false }));
         }
-        let newest = match &loaded.open {
-            Some(open) => Some(open.clone()),
-            None => self.intent(loaded.newest).await?,
-        };
-        let Some(newest) = newest else { return Ok(None) };
-        let Some(differs) = self.first_difference(&newest, low, high, COMPARED).await? else { return Ok(None) };
+        let Some(newest) = self.newest_with_records(loaded).await? else { return Ok(None) };
+        let Some(differs) = self.first_difference(&newest, low, high).await? else { return Ok(None) };
         let why = format!("the record at offset {differs} is not the one that is archived: {what}");
         Ok(Some(Other { why, wholly: false }))
+    }
+
+    /// The newest cut that has records: one that only passed markers tells nothing of the log.
+    async fn newest_with_records(&self, loaded: &Loaded) -> Result<Option<Intent>> {
+        if let Some(open) = loaded.open.as_ref().filter(|open| !open.objects.is_empty()) {
+            return Ok(Some(open.clone()));
+        }
+        let starts = loaded.recent.iter().rev().copied();
+        // Right behind a checkpoint there is none but the one in it.
+        for from in starts.chain(loaded.newest.filter(|_| loaded.recent.is_empty())) {
+            if let Some(intent) = self.intent(Some(from)).await?.filter(|i| !i.objects.is_empty()) {
+                return Ok(Some(intent));
+            }
+        }
+        Ok(None)
     }
 
     async fn intent(&self, from: Option<i64>) -> Result<Option<Intent>> {
@@ -102,15 +113,11 @@ impl Partition {
         Ok(Some(intent))
     }
 
-    /// First of the last `count` records of a cut that the log has otherwise, or does not reach any more. What retention
+    /// First of the last records of a cut that the log has otherwise, or does not reach any more. What retention
     /// or compaction took does not count.
-    async fn first_difference(&self, intent: &Intent, low: i64, high: i64, count: usize) -> Result<Option<i64>> {
-        let mut sums: BTreeMap<i64, u64> = BTreeMap::new();
-        for object in &intent.objects {
-            let (offsets, checksums) = (decode_offsets(&object.offsets)?, decode_checksums(&object.checksums)?);
-            sums.extend(offsets.iter().map(|o| o as i64).zip(checksums));
-        }
-        let sums: BTreeMap<i64, u64> = sums.into_iter().rev().take(count).filter(|(o, _)| *o >= low).collect();
+    async fn first_difference(&self, intent: &Intent, low: i64, high: i64) -> Result<Option<i64>> {
+        let newest = checksums(intent)?.into_iter().rev().take(COMPARED);
+        let sums: BTreeMap<i64, u64> = newest.filter(|(o, _)| *o >= low).collect();
         let (Some(first), Some(last)) = (sums.keys().next(), sums.keys().last()) else { return Ok(None) };
         let wanted: Arc<RoaringTreemap> = Arc::new(sums.keys().filter(|o| **o < high).map(|o| *o as u64).collect());
         let records = if wanted.is_empty() {
@@ -136,30 +143,51 @@ impl Partition {
         if other.wholly {
             return Ok(low);
         }
-        let mut first = loaded.open.as_ref().map_or(loaded.head.next, |open| open.to).min(high);
         let mut starts = loaded.recent.clone();
         starts.extend(loaded.open.as_ref().map(|open| open.from));
-        // Newest first, until a cut is found that the log still has as it is.
+        // Newest first, until a record is found that both have.
         let mut checkpoint = loaded.checkpoint;
         loop {
             while let Some(from) = starts.pop() {
                 let Some(intent) = self.intent(Some(from)).await? else { continue };
                 if intent.to <= low {
-                    return Ok(first.max(low));
+                    return Ok(low);
                 }
-                match self.first_difference(&intent, low, high, usize::MAX).await? {
-                    Some(differs) => first = first.min(differs),
-                    None if intent.objects.is_empty() => {}
-                    None => return Ok(first.max(low)),
+                if let Some(last) = self.last_in_both(&intent, high).await? {
+                    return Ok((last + 1).max(low));
                 }
             }
-            let Some(to) = checkpoint else { return Ok(first.max(low)) };
+            let Some(to) = checkpoint else { return Ok(low) };
             let key = layout::checkpoint_key(&self.prefix, to);
             let (older, _): (crate::ledger::Checkpoint, _) =
                 self.wait_out("read a checkpoint", || io::read(self.store(), &key)).await?;
             starts = older.manifests.iter().map(|e| e.manifest.from).collect();
             checkpoint = (older.sequence > 0).then_some(older.from);
         }
+    }
+
+    /// Last record of a cut that the log has as it is archived. Not where they begin to differ: what lies in between was a
+    /// marker or an aborted record once, and may be a record now.
+    async fn last_in_both(&self, intent: &Intent, high: i64) -> Result<Option<i64>> {
+        let sums = checksums(intent)?;
+        let (Some(first), Some(last)) = (sums.keys().next(), sums.keys().last()) else { return Ok(None) };
+        let wanted: Arc<RoaringTreemap> = Arc::new(sums.keys().map(|o| *o as u64).collect());
+        let records = self
+            .ask(|| async {
+                let (low, _) = self.cluster().watermarks(&self.tp).await?;
+                let (from, to) = (low.max(*first), high.min(last + 1));
+                if from >= to {
+                    return Ok(RawBatch::new());
+                }
+                match self.cluster().read(&self.tp, from, to, wanted.clone()).await {
+                    Err(e) if e.kind() == Kind::Failed => Err(Error::unavailable("retention moved on")),
+                    read => read,
+                }
+            })
+            .await?;
+        let mut scratch = Vec::new();
+        let both = records.iter().filter(|r| sums.get(&r.offset) == Some(&r.checksum(&mut scratch)));
+        Ok(both.map(|r| r.offset).max())
     }
 
     /// Closes this generation and begins the next one.
@@ -182,11 +210,9 @@ impl Partition {
         if self.wait_out("look for generations", || self.store().head(&key)).await?.is_some() {
             return self.enter_newest_generation().await;
         }
-        let first = match self.look(before).await? {
-            Some(other) => self.first_of_next(before, &other).await?,
-            // Sealed, and yet the same log as far as can be told: it goes on where the old generation ended.
-            None => before.head.next,
-        };
+        // Whoever sealed it had seen that the log is another one, be it as it may by now.
+        let other = self.look(before).await?.unwrap_or_else(|| Other { why: "it is sealed".into(), wholly: false });
+        let first = self.first_of_next(before, &other).await?;
         self.enter_next(before, first).await
     }
 
@@ -229,4 +255,14 @@ impl Partition {
             }
         }
     }
+}
+
+/// Offset -> checksum of every record that an intent names.
+fn checksums(intent: &Intent) -> Result<BTreeMap<i64, u64>> {
+    let mut sums = BTreeMap::new();
+    for object in &intent.objects {
+        let (offsets, checksums) = (decode_offsets(&object.offsets)?, decode_checksums(&object.checksums)?);
+        sums.extend(offsets.iter().map(|o| o as i64).zip(checksums));
+    }
+    Ok(sums)
 }
