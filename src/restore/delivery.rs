@@ -7,6 +7,7 @@
 use super::batch::Batch;
 use super::plan::{Delivery, Timestamps, sent_size};
 use crate::error::{Error, Kind, Result};
+use crate::host::blocking;
 use crate::kafka::{self, Connection, NewRecord, Producer, Refusal, Transactions};
 use crate::record::RawRecord;
 use std::collections::BTreeMap;
@@ -60,10 +61,6 @@ pub struct Sink {
     delivery: Delivery,
     group: String,
     connection: Connection,
-}
-
-async fn blocking<T: Send + 'static>(f: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
-    tokio::task::spawn_blocking(f).await.map_err(|e| Error::internal(format!("a worker thread failed: {e}")))?
 }
 
 impl Sink {

@@ -19,6 +19,7 @@ pub use receipt::{Partition, Receipt};
 use crate::cut::PROGRAM_VERSION;
 use crate::error::{Error, Result, did_you_mean, few};
 use crate::filter::{Filter, FilterDoc};
+use crate::host::blocking;
 use crate::kafka::Connection;
 use crate::layout;
 use crate::ledger::{ArchiveDoc, Checkpoint, Genesis, LEDGER_VERSION, Manifest, sha256_hex};
@@ -516,9 +517,4 @@ type Comparing = (mpsc::Sender<kafka::Expected>, tokio::task::JoinHandle<Result<
 
 fn joined<T>(done: Result<Result<T>, tokio::task::JoinError>) -> Result<T> {
     done.unwrap_or_else(|e| Err(Error::internal(format!("a worker failed: {e}. Please report this"))))
-}
-
-/// Runs `work` on a thread that may block.
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
-    joined(tokio::task::spawn_blocking(work).await)
 }
