@@ -1,6 +1,7 @@
 //! What the producer sends is what the reader gets, byte for byte, on the embedded broker.
 
-use dlq_archiver::kafka::{Connection, MockBroker, NewRecord, Producer, RangeReader};
+use dlq_archiver::Kind;
+use dlq_archiver::kafka::{Connection, MockBroker, NewRecord, Producer, RangeReader, Transactions};
 use dlq_archiver::record::{Header, RawBatch, RawRecord, TopicPartition};
 use std::ops::ControlFlow;
 use std::time::Duration;
@@ -93,4 +94,28 @@ fn a_timestamp_that_would_become_now_is_refused() {
         token: 0,
     };
     assert!(producer.send(record, PATIENCE).is_err());
+}
+
+/// librdkafka waits for a group coordinator that is gone without looking at the call's timeout: a restore hung for ever.
+#[test]
+fn a_commit_whose_coordinator_is_gone_ends_in_time() {
+    let broker = MockBroker::start_brokers(2).unwrap();
+    broker.create_topic("t", 1).unwrap();
+    broker.part_coordinators("restore").unwrap();
+    let producer = Producer::new(&Connection::new(&broker.brokers()), Some("restore")).unwrap();
+    assert_eq!(producer.init_transactions(PATIENCE).unwrap(), Transactions::Ready);
+    producer.begin_transaction().unwrap();
+    producer.commit_transaction("restore", "t", 0, PATIENCE).unwrap();
+    producer.begin_transaction().unwrap();
+    broker.stop_broker(2).unwrap();
+    let (sender, ended) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let second = Duration::from_secs(1);
+        let committed = producer.commit_transaction("restore", "t", 1, second).map_err(|e| e.kind());
+        let aborted = producer.abort_transaction(second).map_err(|e| e.kind());
+        drop(producer);
+        sender.send((committed, aborted)).unwrap();
+    });
+    let ended = ended.recv_timeout(Duration::from_secs(60)).expect("it hangs");
+    assert_eq!(ended, (Err(Kind::Unavailable), Err(Kind::Unavailable)));
 }

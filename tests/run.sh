@@ -43,9 +43,14 @@ fi
 source "$RUN/env"
 export DLQ_ARCHIVER_REQUIRE_SERVICES=1
 
+# A test that hangs is to be named in time: each program has so long.
+limit=()
+if timeout --version >/dev/null 2>&1; then limit=(timeout --verbose --signal=ABRT --kill-after=10 1200); fi
+runner=$(printf '"%s", ' "${limit[@]:-env}")
+
 # Every failure is told, not only the first.
 failed=0
-cargo test --release --no-fail-fast "$@" || failed=1
+cargo test --release --no-fail-fast --config "target.'cfg(all())'.runner = [${runner%, }]" "$@" || failed=1
 if (($# == 0)); then
   target=$(cargo metadata --format-version 1 --no-deps | python3 -c 'import json, sys; print(json.load(sys.stdin)["target_directory"])')
   export DLQ_ARCHIVER_BIN=$target/release/dlq-archiver PRODUCE_BIN=$target/release/examples/produce
@@ -53,8 +58,8 @@ if (($# == 0)); then
   for script in tests/e2e/e2e*.sh tests/e2e/e2e*.py; do
     say "$script"
     case $script in
-      *.py) .venv/bin/python "$script" ;;
-      *) bash "$script" ;;
+      *.py) "${limit[@]}" .venv/bin/python "$script" ;;
+      *) "${limit[@]}" bash "$script" ;;
     esac || {
       say "$script FAILED" >&2
       failed=1

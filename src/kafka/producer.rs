@@ -16,7 +16,8 @@ use rdkafka::producer::{BaseProducer, Producer as _, ProducerContext};
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 use rdkafka_sys as sys;
 use std::ffi::{CStr, CString, c_void};
-use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
 /// A record to produce. All bytes are copied by librdkafka before the call returns.
@@ -122,8 +123,15 @@ impl ProducerContext for Context {
 
 /// A producer; dropped without [`Producer::flush`], records not yet acknowledged may be lost.
 pub struct Producer {
-    inner: BaseProducer<Context>,
+    /// Shared with a call that never returned: librdkafka may not be destroyed under it.
+    inner: Arc<BaseProducer<Context>>,
+    /// A call never returned: nothing of transactions can be asked any more.
+    stuck: AtomicBool,
 }
+
+/// How much longer than its own timeout a call of librdkafka may take. `rd_kafka_send_offsets_to_transaction` waits for
+/// a coordinator that is gone without looking at its timeout, for ever if it does not come back.
+const OVERTIME: Duration = Duration::from_secs(5);
 
 impl Producer {
     /// # Errors
@@ -165,7 +173,7 @@ impl Producer {
         let inner = config.create_with_context(Context::default()).map_err(|e| {
             Error::config(format!("cannot set up the Kafka producer: {e}. Check -X and --kafka-config"))
         })?;
-        Ok(Self { inner })
+        Ok(Self { inner: Arc::new(inner), stuck: AtomicBool::new(false) })
     }
 
     fn error(&self, doing: &str, e: &KafkaError) -> Error {
@@ -306,19 +314,8 @@ impl Producer {
         self.error("records were not acknowledged", &KafkaError::Flush(Code::OperationTimedOut))
     }
 
-    /// Takes the acknowledgements that are there.
     fn serve(&self) {
-        let taken = || self.inner.context().acks.lock().unwrap_or_else(|e| e.into_inner()).len();
-        let mut before = taken();
-        loop {
-            // One event, of many acknowledgements or of something else.
-            self.inner.poll(Duration::ZERO);
-            let now = taken();
-            if now == before {
-                return;
-            }
-            before = now;
-        }
+        serve(&self.inner);
     }
 
     /// Fences older producers of this transactional id and ends their open transaction: when this returns `Ready`, what
@@ -326,7 +323,7 @@ impl Producer {
     pub fn init_transactions(&self, timeout: Duration) -> Result<Transactions> {
         let doing = "the brokers do not start a transaction";
         // SAFETY: the client is live; the call takes no other pointer.
-        let begun = self.call(timeout, |client, ms| unsafe { sys::rd_kafka_init_transactions(client, ms) });
+        let begun = self.call(timeout, move |client, ms| unsafe { sys::rd_kafka_init_transactions(client, ms) });
         match begun {
             Ok(()) => Ok(Transactions::Ready),
             Err((Code::UnsupportedFeature | Code::UnsupportedVersion, why)) => Ok(Transactions::Unsupported(why)),
@@ -354,8 +351,8 @@ impl Producer {
         list.add_partition_offset(topic, 0, Offset::Offset(offset)).map_err(|e| error(doing, &e, None))?;
         let group = GroupMetadata::new(group)?;
         // SAFETY: list and group are live for the call, which copies both.
-        self.transact(doing, timeout, |client, ms| unsafe {
-            sys::rd_kafka_send_offsets_to_transaction(client, list.ptr(), group.0, ms)
+        self.transact(doing, timeout, move |client, ms| unsafe {
+            sys::rd_kafka_send_offsets_to_transaction(client, list.ptr(), group.as_ptr(), ms)
         })?;
         // SAFETY: as above.
         self.transact(doing, timeout, |client, ms| unsafe { sys::rd_kafka_commit_transaction(client, ms) })
@@ -363,7 +360,10 @@ impl Producer {
 
     /// Commits records alone, without progress.
     pub fn commit_plain(&self, timeout: Duration) -> Result<()> {
-        self.inner.commit_transaction(timeout).map_err(|e| self.error("cannot commit a transaction", &e))
+        // SAFETY: as above.
+        self.transact("cannot commit a transaction", timeout, |client, ms| unsafe {
+            sys::rd_kafka_commit_transaction(client, ms)
+        })
     }
 
     /// Ends the transaction without its records. Acknowledgements that were not taken are dropped.
@@ -381,39 +381,37 @@ impl Producer {
         &self,
         doing: &str,
         timeout: Duration,
-        call: impl Fn(*mut sys::rd_kafka_t, i32) -> *mut sys::rd_kafka_error_t,
+        call: impl Fn(*mut sys::rd_kafka_t, i32) -> *mut sys::rd_kafka_error_t + Send + 'static,
     ) -> Result<()> {
         self.call(timeout, call).map_err(|(code, text)| super::classify(doing, Some(code), &text))
     }
 
-    /// Calls until it succeeds, fails for good, or `timeout` is over: librdkafka resumes a call that timed out.
+    /// Calls until it succeeds, fails for good, or `timeout` is over: librdkafka resumes a call that timed out. On a
+    /// thread of its own, which is left alone if the call does not return.
     fn call(
         &self,
         timeout: Duration,
-        call: impl Fn(*mut sys::rd_kafka_t, i32) -> *mut sys::rd_kafka_error_t,
+        call: impl Fn(*mut sys::rd_kafka_t, i32) -> *mut sys::rd_kafka_error_t + Send + 'static,
     ) -> std::result::Result<(), (Code, String)> {
-        let deadline = Instant::now() + timeout;
-        loop {
-            let left = deadline.saturating_duration_since(Instant::now());
-            let ms = i32::try_from(left.as_millis()).unwrap_or(i32::MAX);
-            let failed = call(self.inner.client().native_ptr(), ms);
-            if failed.is_null() {
-                return Ok(());
-            }
-            // SAFETY: an error that is not null belongs to us; its text lives until it is destroyed.
-            let (code, text, retriable) = unsafe {
-                let code: Code = sys::rd_kafka_error_code(failed).into();
-                let text = CStr::from_ptr(sys::rd_kafka_error_string(failed)).to_string_lossy().into_owned();
-                let retriable = sys::rd_kafka_error_is_retriable(failed) != 0;
-                sys::rd_kafka_error_destroy(failed);
-                (code, text, retriable)
-            };
-            if !retriable || Instant::now() >= deadline {
-                return Err((code, text));
-            }
-            self.serve();
-            std::thread::sleep(Duration::from_millis(20));
+        let no_answer = || {
+            let said = self.inner.context().last.get().unwrap_or_else(|| "no answer".into());
+            (Code::OperationTimedOut, said)
+        };
+        if self.stuck.load(Relaxed) {
+            return Err(no_answer());
         }
+        let deadline = Instant::now() + timeout;
+        let (done, answer) = mpsc::channel();
+        let inner = self.inner.clone();
+        let spawned = std::thread::Builder::new().name("transaction".into()).spawn(move || {
+            // Nobody may wait any more.
+            let _ = done.send(call_until(&inner, deadline, &call));
+        });
+        spawned.map_err(|e| (Code::Fail, format!("cannot start a thread: {e}")))?;
+        answer.recv_timeout(timeout.saturating_add(OVERTIME)).unwrap_or_else(|_| {
+            self.stuck.store(true, Relaxed);
+            Err(no_answer())
+        })
     }
 
     /// Why this producer can do nothing any more, if so: fenced by another, for one.
@@ -431,14 +429,65 @@ impl Producer {
     }
 }
 
+/// Takes the acknowledgements that are there.
+fn serve(producer: &BaseProducer<Context>) {
+    let taken = || producer.context().acks.lock().unwrap_or_else(|e| e.into_inner()).len();
+    let mut before = taken();
+    loop {
+        // One event, of many acknowledgements or of something else.
+        producer.poll(Duration::ZERO);
+        let now = taken();
+        if now == before {
+            return;
+        }
+        before = now;
+    }
+}
+
+/// See [`Producer::call`].
+fn call_until(
+    producer: &BaseProducer<Context>,
+    deadline: Instant,
+    call: &impl Fn(*mut sys::rd_kafka_t, i32) -> *mut sys::rd_kafka_error_t,
+) -> std::result::Result<(), (Code, String)> {
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let ms = i32::try_from(left.as_millis()).unwrap_or(i32::MAX);
+        let failed = call(producer.client().native_ptr(), ms);
+        if failed.is_null() {
+            return Ok(());
+        }
+        // SAFETY: an error that is not null belongs to us; its text lives until it is destroyed.
+        let (code, text, retriable) = unsafe {
+            let code: Code = sys::rd_kafka_error_code(failed).into();
+            let text = CStr::from_ptr(sys::rd_kafka_error_string(failed)).to_string_lossy().into_owned();
+            let retriable = sys::rd_kafka_error_is_retriable(failed) != 0;
+            sys::rd_kafka_error_destroy(failed);
+            (code, text, retriable)
+        };
+        if !retriable || Instant::now() >= deadline {
+            return Err((code, text));
+        }
+        serve(producer);
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
 /// A group without a member (KIP-447): brokers take its offsets in a transaction.
 struct GroupMetadata(*mut sys::rd_kafka_consumer_group_metadata_t);
+
+// SAFETY: a plain copy of names and numbers that no other thread has.
+unsafe impl Send for GroupMetadata {}
 
 impl GroupMetadata {
     fn new(group: &str) -> Result<Self> {
         let name = CString::new(group).map_err(|_| Error::config("a group name cannot hold NUL"))?;
         // SAFETY: the name is copied.
         Ok(Self(unsafe { sys::rd_kafka_consumer_group_metadata_new(name.as_ptr()) }))
+    }
+
+    fn as_ptr(&self) -> *mut sys::rd_kafka_consumer_group_metadata_t {
+        self.0
     }
 }
 
