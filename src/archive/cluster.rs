@@ -8,12 +8,15 @@ use crate::kafka::{Admin, Connection, Consumer, Message, Polled, RangeReader, Re
 use crate::record::{RawBatch, TopicPartition};
 use async_trait::async_trait;
 use roaring::RoaringTreemap;
+use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 /// How long brokers may take to answer a question.
 const ASK: Duration = Duration::from_secs(10);
+/// How long a reader of a range may get nothing.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What brokers say of themselves and of topics.
 #[derive(Debug, Clone)]
@@ -50,6 +53,23 @@ pub trait Cluster: Send + Sync {
     /// # Errors
     /// [`crate::Kind::Failed`] if it is not, or not any more.
     async fn read(&self, tp: &TopicPartition, from: i64, to: i64, offsets: Arc<RoaringTreemap>) -> Result<RawBatch>;
+
+    /// First committed record with `from <= offset < to` that is not as `checksums` has it, by offset. `from` must be in
+    /// the log.
+    ///
+    /// # Errors
+    /// As [`Cluster::read`].
+    async fn first_other(
+        &self,
+        tp: &TopicPartition,
+        from: i64,
+        to: i64,
+        checksums: Arc<BTreeMap<i64, u64>>,
+    ) -> Result<Option<i64>>;
+
+    /// Whether the leader lets nobody read from `offset` behind a record of `leader_epoch`: its log does not have that
+    /// epoch up to there (KIP-320), or not that offset. Brokers without leader epochs refuse only the latter.
+    async fn refuses(&self, tp: &TopicPartition, offset: i64, leader_epoch: i32) -> Result<bool>;
 }
 
 /// A record that a poll brought, not copied yet.
@@ -68,7 +88,7 @@ pub trait Poll: Send {
     fn take(&mut self, partitions: &[TopicPartition]);
     fn poll(&mut self, timeout: Duration, record: &mut dyn FnMut(&dyn Incoming)) -> Polled;
     fn rebalance(&mut self) -> Option<Rebalance>;
-    /// (partition, next offset, leader epoch of the record before it or -1)
+    /// (partition, next offset, leader epoch of the record right before it or -1)
     fn read_from(&mut self, starts: &[(TopicPartition, i64, i32)]) -> Result<()>;
     fn pause(&mut self, partitions: &[TopicPartition]) -> Result<()>;
     fn resume(&mut self, partitions: &[TopicPartition]) -> Result<()>;
@@ -151,7 +171,7 @@ impl Cluster for Kafka {
         let (connection, tp) = (self.connection.clone(), tp.clone());
         host::blocking(move || {
             let mut batch = RawBatch::new();
-            RangeReader::new(&connection)?.read(&tp, from, to, Duration::from_secs(60), |message| {
+            RangeReader::new(&connection)?.read(&tp, from, to, PATIENCE, |message| {
                 if offsets.contains(message.offset() as u64) {
                     message.copy_into(&mut batch)?;
                 }
@@ -160,6 +180,36 @@ impl Cluster for Kafka {
             Ok(batch)
         })
         .await
+    }
+
+    async fn first_other(
+        &self,
+        tp: &TopicPartition,
+        from: i64,
+        to: i64,
+        checksums: Arc<BTreeMap<i64, u64>>,
+    ) -> Result<Option<i64>> {
+        let (connection, tp) = (self.connection.clone(), tp.clone());
+        host::blocking(move || {
+            let (mut other, mut scratch) = (None, Vec::new());
+            RangeReader::new(&connection)?.read(&tp, from, to, PATIENCE, |message| {
+                let mut batch = RawBatch::new();
+                message.copy_into(&mut batch)?;
+                let same = checksums.get(&message.offset()) == Some(&batch.get(0).checksum(&mut scratch));
+                if same {
+                    return Ok(ControlFlow::Continue(()));
+                }
+                other = Some(message.offset());
+                Ok(ControlFlow::Break(()))
+            })?;
+            Ok(other)
+        })
+        .await
+    }
+
+    async fn refuses(&self, tp: &TopicPartition, offset: i64, leader_epoch: i32) -> Result<bool> {
+        let (connection, tp) = (self.connection.clone(), tp.clone());
+        host::blocking(move || RangeReader::new(&connection)?.is_refused(&tp, offset, leader_epoch, PATIENCE)).await
     }
 }
 

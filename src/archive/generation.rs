@@ -6,15 +6,15 @@
 //! one's genesis chains to it. Without `--new-generation` the partition stops, and nothing is touched.
 
 use super::ledger::{self as io, Loaded};
+use super::messages::LastRecord;
 use super::partition::Partition;
 use crate::cut::{self, CutRange};
 use crate::error::{Error, Kind, Result};
 use crate::host;
 use crate::kafka::TopicId;
 use crate::layout;
-use crate::ledger::{Intent, decode_checksums, decode_offsets};
+use crate::ledger::{Checkpoint, Intent, decode_checksums, decode_offsets};
 use crate::record::RawBatch;
-use roaring::RoaringTreemap;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,6 +23,49 @@ use std::time::Duration;
 const AGAIN: Duration = Duration::from_millis(500);
 /// Newest archived records that are compared with the log at a start.
 const COMPARED: usize = 16;
+
+/// Walks a ledger's cuts back.
+pub(super) struct Back<'a> {
+    partition: &'a Partition,
+    open: Option<Intent>,
+    /// Ascending.
+    starts: Vec<i64>,
+    checkpoint: Option<i64>,
+}
+
+impl Back<'_> {
+    /// The next older cut that has records.
+    pub(super) async fn next(&mut self) -> Result<Option<Intent>> {
+        let (partition, prefix) = (self.partition, &self.partition.prefix);
+        if let Some(open) = self.open.take().filter(|open| !open.objects.is_empty()) {
+            return Ok(Some(open));
+        }
+        loop {
+            while let Some(from) = self.starts.pop() {
+                let key = layout::intent_key(prefix, from);
+                let (cut, _): (Intent, _) =
+                    partition.wait_out("read an intent", || io::read(partition.store(), &key)).await?;
+                if !cut.objects.is_empty() {
+                    return Ok(Some(cut));
+                }
+            }
+            let Some(to) = self.checkpoint else { return Ok(None) };
+            let key = layout::checkpoint_key(prefix, to);
+            let (older, _): (Checkpoint, _) =
+                partition.wait_out("read a checkpoint", || io::read(partition.store(), &key)).await?;
+            self.starts = older.manifests.iter().map(|e| e.manifest.from).collect();
+            self.checkpoint = (older.sequence > 0).then_some(older.from);
+        }
+    }
+}
+
+/// How the log differs from what is archived.
+enum Difference {
+    /// Not up to this record's offset what was read.
+    Epoch(i64),
+    /// At this offset.
+    Record(i64),
+}
 
 /// The log is another one.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -45,16 +88,17 @@ impl Partition {
         }
     }
 
-    /// Whether the log is another one than the ledger's; `None` if it is the same as far as can be told.
+    /// Whether the log is another one than the ledger's, whose newest cut with records is `newest`; `None` if it is the
+    /// same as far as can be told.
     ///
     /// # Errors
     /// [`Kind::Corrupt`] if it is another one and no new generation is wanted.
-    pub(super) async fn other_log(&self, loaded: &Loaded) -> Result<Option<Other>> {
-        if self.look(loaded).await?.is_none() {
+    pub(super) async fn other_log(&self, loaded: &Loaded, newest: Option<&Intent>) -> Result<Option<Other>> {
+        if self.look(loaded, newest).await?.is_none() {
             return Ok(None);
         }
         host::sleep(AGAIN).await;
-        let Some(other) = self.look(loaded).await? else { return Ok(None) };
+        let Some(other) = self.look(loaded, newest).await? else { return Ok(None) };
         if self.shared.options.new_generation {
             return Ok(Some(other));
         }
@@ -65,7 +109,7 @@ impl Partition {
         )))
     }
 
-    async fn look(&self, loaded: &Loaded) -> Result<Option<Other>> {
+    async fn look(&self, loaded: &Loaded, newest: Option<&Intent>) -> Result<Option<Other>> {
         let id = self.topic_id().await?;
         let (low, high) = self.watermarks().await?;
         let known = &loaded.genesis.topic_id;
@@ -85,109 +129,125 @@ impl Partition {
             let why = format!("the log ends at {high}, below {end}, to where it is archived: {what}");
             return Ok(Some(Other { why, wholly: false }));
         }
-        let Some(newest) = self.newest_with_records(loaded).await? else { return Ok(None) };
-        let Some(differs) = self.first_difference(&newest, low, high).await? else { return Ok(None) };
-        let why = format!("the record at offset {differs} is not the one that is archived: {what}");
+        let Some(newest) = newest else { return Ok(None) };
+        let why = match self.first_difference(newest, low, end).await? {
+            Some(Difference::Epoch(offset)) => format!("the leader's log has another leader epoch at {offset}: {what}"),
+            Some(Difference::Record(offset)) => format!("the record at offset {offset} is not as it is archived: {what}"),
+            None => return Ok(None),
+        };
         Ok(Some(Other { why, wholly: false }))
     }
 
-    /// The newest cut that has records: one that only passed markers tells nothing of the log.
-    async fn newest_with_records(&self, loaded: &Loaded) -> Result<Option<Intent>> {
-        if let Some(open) = loaded.open.as_ref().filter(|open| !open.objects.is_empty()) {
-            return Ok(Some(open.clone()));
+    /// The cuts that have records, newest first: what only passed markers tells nothing of the log.
+    pub(super) fn back<'a>(&'a self, loaded: &Loaded) -> Back<'a> {
+        Back {
+            partition: self,
+            open: loaded.open.clone(),
+            starts: loaded.recent.clone(),
+            checkpoint: loaded.checkpoint,
         }
-        let starts = loaded.recent.iter().rev().copied();
-        // Right behind a checkpoint there is none but the one in it.
-        for from in starts.chain(loaded.newest.filter(|_| loaded.recent.is_empty())) {
-            if let Some(intent) = self.intent(Some(from)).await?.filter(|i| !i.objects.is_empty()) {
-                return Ok(Some(intent));
-            }
+    }
+
+    /// Whether the log, before `end`, has what a cut's last records and what follows them were archived as. What
+    /// retention or compaction took does not count.
+    async fn first_difference(&self, cut: &Intent, low: i64, end: i64) -> Result<Option<Difference>> {
+        let sums = checksums(cut)?;
+        let Some(last) = sums.keys().last().copied() else { return Ok(None) };
+        // The epoch of the last record vouches for all before it; but markers behind it may have a later one.
+        let vouched = cut.leader_epoch >= 0 && !self.diverged(end, cut.leader_epoch).await?;
+        if cut.leader_epoch >= 0 && !vouched && self.diverged(last + 1, cut.leader_epoch).await? {
+            return Ok(Some(Difference::Epoch(last)));
         }
-        Ok(None)
+        let sums: BTreeMap<i64, u64> = sums.into_iter().rev().take(COMPARED).filter(|(o, _)| *o >= low).collect();
+        let from = sums.keys().next().copied().unwrap_or(last + 1);
+        let to = if vouched { last + 1 } else { end };
+        Ok(self.first_other(from, to, Arc::new(sums)).await?.map(Difference::Record))
     }
 
-    async fn intent(&self, from: Option<i64>) -> Result<Option<Intent>> {
-        let Some(from) = from else { return Ok(None) };
-        let key = layout::intent_key(&self.prefix, from);
-        let (intent, _) = self.wait_out("read an intent", || io::read(self.store(), &key)).await?;
-        Ok(Some(intent))
+    /// Whether the leader's log does not have this epoch up to `offset`, which is in the log.
+    async fn diverged(&self, offset: i64, leader_epoch: i32) -> Result<bool> {
+        if !self.ask(|| self.cluster().refuses(&self.tp, offset, leader_epoch)).await? {
+            return Ok(false);
+        }
+        // Or it was refused since retention took it meanwhile.
+        let (low, high) = self.watermarks().await?;
+        Ok(low <= offset && offset <= high)
     }
 
-    /// First of the last records of a cut that the log has otherwise, or does not reach any more. What retention
-    /// or compaction took does not count.
-    async fn first_difference(&self, intent: &Intent, low: i64, high: i64) -> Result<Option<i64>> {
-        let newest = checksums(intent)?.into_iter().rev().take(COMPARED);
-        let sums: BTreeMap<i64, u64> = newest.filter(|(o, _)| *o >= low).collect();
-        let (Some(first), Some(last)) = (sums.keys().next(), sums.keys().last()) else { return Ok(None) };
-        let wanted: Arc<RoaringTreemap> = Arc::new(sums.keys().filter(|o| **o < high).map(|o| *o as u64).collect());
-        let records = if wanted.is_empty() {
-            RawBatch::new()
-        } else {
-            let read = self.ask(|| self.cluster().read(&self.tp, *first, high.min(last + 1), wanted.clone())).await;
-            match read {
-                // Retention moved on: what is not there tells nothing.
-                Err(e) if e.kind() == Kind::Failed => RawBatch::new(),
-                read => read?,
+    /// First record of `from..to` that the log has and `sums` has not, or otherwise.
+    async fn first_other(&self, from: i64, to: i64, sums: Arc<BTreeMap<i64, u64>>) -> Result<Option<i64>> {
+        self.ask(|| async {
+            let (low, high) = self.cluster().watermarks(&self.tp).await?;
+            let (from, to) = (from.max(low), to.min(high));
+            if from >= to {
+                return Ok(None);
             }
-        };
-        let mut scratch = Vec::new();
-        let other = records.iter().find(|r| sums.get(&r.offset) != Some(&r.checksum(&mut scratch))).map(|r| r.offset);
-        let beyond = sums.keys().find(|o| **o >= high).copied();
-        Ok([other, beyond].into_iter().flatten().min())
+            match self.cluster().first_other(&self.tp, from, to, sums.clone()).await {
+                Err(e) if e.kind() == Kind::Failed => Err(Error::unavailable("retention moved on")),
+                found => found,
+            }
+        })
+        .await
     }
 
-    /// Where the next generation begins: where the log begins to differ from the archive, so that nothing that both have
-    /// is archived twice.
+    /// Where the leader epoch changes from one record to the next, whether nothing was cut off in between: behind a
+    /// truncation that took markers only, a consumer reads on where it was.
+    ///
+    /// # Errors
+    /// [`Kind::Fenced`] if something may have been: the start looks again.
+    pub(super) async fn check_leader_epochs(&self, last: Option<LastRecord>, records: &RawBatch) -> Result<()> {
+        let mut before = last;
+        for record in records.iter() {
+            let (offset, leader_epoch) = (record.offset, record.leader_epoch);
+            if let Some(before) = before.filter(|b| b.leader_epoch >= 0 && b.leader_epoch != leader_epoch) {
+                let behind = before.offset + 1;
+                if self.diverged(behind, before.leader_epoch).await?
+                    || self.first_other(behind, offset, Arc::default()).await?.is_some()
+                {
+                    return Err(Error::fenced(format!("its log may have been truncated between {behind} and {offset}")));
+                }
+            }
+            before = Some(LastRecord { offset, leader_epoch });
+        }
+        Ok(())
+    }
+
+    /// Where the next generation begins: at the first record that is not archived as it is, so that nothing is left out
+    /// and nothing that both logs have is archived twice.
     async fn first_of_next(&self, loaded: &Loaded, other: &Other) -> Result<i64> {
         let (low, high) = self.watermarks().await?;
         if other.wholly {
             return Ok(low);
         }
-        let mut starts = loaded.recent.clone();
-        starts.extend(loaded.open.as_ref().map(|open| open.from));
-        // Newest first, until a record is found that both have.
-        let mut checkpoint = loaded.checkpoint;
-        loop {
-            while let Some(from) = starts.pop() {
-                let Some(intent) = self.intent(Some(from)).await? else { continue };
-                if intent.to <= low {
-                    return Ok(low);
-                }
-                if let Some(last) = self.last_in_both(&intent, high).await? {
-                    return Ok((last + 1).max(low));
-                }
+        // Of the cuts behind the newest that both logs have.
+        let mut later = BTreeMap::new();
+        let mut back = self.back(loaded);
+        let from = loop {
+            let Some(cut) = back.next().await? else { break low };
+            let sums = checksums(&cut)?;
+            let Some((last, sum)) = sums.last_key_value().map(|(o, s)| (*o, *s)) else { continue };
+            if last < low {
+                break low;
             }
-            let Some(to) = checkpoint else { return Ok(low) };
-            let key = layout::checkpoint_key(&self.prefix, to);
-            let (older, _): (crate::ledger::Checkpoint, _) =
-                self.wait_out("read a checkpoint", || io::read(self.store(), &key)).await?;
-            starts = older.manifests.iter().map(|e| e.manifest.from).collect();
-            checkpoint = (older.sequence > 0).then_some(older.from);
-        }
+            if last < high && self.is_in_both(last, sum, cut.leader_epoch).await? {
+                break last + 1;
+            }
+            later.extend(sums);
+        };
+        Ok(self.first_other(from, high, Arc::new(later)).await?.unwrap_or(high))
     }
 
-    /// Last record of a cut that the log has as it is archived. Not where they begin to differ: what lies in between was a
-    /// marker or an aborted record once, and may be a record now.
-    async fn last_in_both(&self, intent: &Intent, high: i64) -> Result<Option<i64>> {
-        let sums = checksums(intent)?;
-        let (Some(first), Some(last)) = (sums.keys().next(), sums.keys().last()) else { return Ok(None) };
-        let wanted: Arc<RoaringTreemap> = Arc::new(sums.keys().map(|o| *o as u64).collect());
-        let records = self
-            .ask(|| async {
-                let (low, _) = self.cluster().watermarks(&self.tp).await?;
-                let (from, to) = (low.max(*first), high.min(last + 1));
-                if from >= to {
-                    return Ok(RawBatch::new());
-                }
-                match self.cluster().read(&self.tp, from, to, wanted.clone()).await {
-                    Err(e) if e.kind() == Kind::Failed => Err(Error::unavailable("retention moved on")),
-                    read => read,
-                }
-            })
-            .await?;
-        let mut scratch = Vec::new();
-        let both = records.iter().filter(|r| sums.get(&r.offset) == Some(&r.checksum(&mut scratch)));
-        Ok(both.map(|r| r.offset).max())
+    /// Whether the log has all that was archived up to a cut's last record. Where the brokers have no leader epochs,
+    /// what it has at that record's offset has to do.
+    async fn is_in_both(&self, last: i64, sum: u64, leader_epoch: i32) -> Result<bool> {
+        if leader_epoch >= 0 && self.diverged(last + 1, leader_epoch).await? {
+            return Ok(false);
+        }
+        if self.first_other(last, last + 1, Arc::new(BTreeMap::from([(last, sum)]))).await?.is_some() {
+            return Ok(false);
+        }
+        // It is there, or compaction took it: then only the epoch tells.
+        Ok(leader_epoch >= 0 || self.first_other(last, last + 1, Arc::default()).await?.is_some())
     }
 
     /// Closes this generation and begins the next one.
@@ -211,7 +271,8 @@ impl Partition {
             return self.enter_newest_generation().await;
         }
         // Whoever sealed it had seen that the log is another one, be it as it may by now.
-        let other = self.look(before).await?.unwrap_or_else(|| Other { why: "it is sealed".into(), wholly: false });
+        let newest = self.back(before).next().await?;
+        let other = self.look(before, newest.as_ref()).await?.unwrap_or_else(|| Other { why: "it is sealed".into(), wholly: false });
         let first = self.first_of_next(before, &other).await?;
         self.enter_next(before, first).await
     }
@@ -255,6 +316,18 @@ impl Partition {
             }
         }
     }
+}
+
+/// The last record that an intent names.
+///
+/// # Errors
+/// [`Kind::Corrupt`] if it cannot be decoded.
+pub(super) fn last_record(cut: &Intent) -> Result<Option<LastRecord>> {
+    let mut last = None;
+    for object in &cut.objects {
+        last = last.max(decode_offsets(&object.offsets)?.max());
+    }
+    Ok(last.map(|offset| LastRecord { offset: offset as i64, leader_epoch: cut.leader_epoch }))
 }
 
 /// Offset -> checksum of every record that an intent names.

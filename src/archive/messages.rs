@@ -9,6 +9,14 @@ use crate::record::{RawBatch, TopicPartition};
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
+/// The newest record that was read or archived. Markers may follow it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LastRecord {
+    pub offset: i64,
+    /// -1 where unknown.
+    pub leader_epoch: i32,
+}
+
 /// From the poll thread to the partitions' tasks.
 pub enum Event {
     Assigned {
@@ -35,7 +43,8 @@ pub enum Command {
         tp: TopicPartition,
         assignment: u64,
         offset: i64,
-        leader_epoch: i32,
+        /// Before `offset`.
+        last: Option<LastRecord>,
         end: i64,
     },
     /// A batch's memory is free; `durable`: up to where the archive reaches now.

@@ -4,6 +4,7 @@
 //! read_committed consumer is given, in order.
 
 use super::cluster::Incoming;
+use super::messages::LastRecord;
 use crate::error::Result;
 use crate::host;
 use crate::record::RawBatch;
@@ -28,8 +29,8 @@ pub struct Part {
     pub next: i64,
     /// Log end seen at start.
     pub end: i64,
-    /// Of the record before the first one read; -1 where unknown.
-    first_epoch: i32,
+    /// Before `next`, as far as known.
+    last: Option<LastRecord>,
     pub batch: RawBatch,
     /// Since when the open batch, or a position without records, waits.
     pub since: Instant,
@@ -48,7 +49,7 @@ impl Part {
             from: 0,
             next: 0,
             end: 0,
-            first_epoch: -1,
+            last: None,
             batch: RawBatch::new(),
             since: host::now(),
             moved: host::now(),
@@ -58,10 +59,9 @@ impl Part {
     }
 
     /// Its task said from where to read; `end`: where it is done, if it is anywhere.
-    pub fn start(&mut self, offset: i64, leader_epoch: i32, end: i64, once: bool) {
+    pub fn start(&mut self, offset: i64, last: Option<LastRecord>, end: i64, once: bool) {
         self.state = if once && offset >= end { State::Finished } else { State::Reading };
-        (self.from, self.next, self.end) = (offset, offset, end);
-        self.first_epoch = leader_epoch;
+        (self.from, self.next, self.end, self.last) = (offset, offset, end, last);
         self.batch = RawBatch::new();
         self.since = host::now();
     }
@@ -72,9 +72,10 @@ impl Part {
         self.batch = RawBatch::new();
     }
 
-    /// Of the record before the next one; -1 where unknown.
+    /// Of the record right before the next one; -1 where there is none. A marker in between may be of a later epoch, and
+    /// with the record's own the leader would say that its log is another one.
     pub fn leader_epoch(&self) -> i32 {
-        self.batch.last().map_or(self.first_epoch, |r| r.leader_epoch)
+        self.last.filter(|last| last.offset + 1 == self.next).map_or(-1, |last| last.leader_epoch)
     }
 
     /// Takes a record into the open batch; the bytes it brought, `None` if it is none of ours.
@@ -98,6 +99,7 @@ impl Part {
         let before = self.batch.payload_len();
         message.copy_into(&mut self.batch)?;
         self.next = offset + 1;
+        self.last = self.batch.last().map(|r| LastRecord { offset, leader_epoch: r.leader_epoch });
         self.moved = host::now();
         Ok(Some(self.batch.payload_len() - before))
     }
@@ -124,13 +126,13 @@ mod tests {
     #[test]
     fn with_once_a_position_behind_the_end_is_the_end() {
         let mut part = Part::starting(1);
-        part.start(3, -1, 7, true);
+        part.start(3, None, 7, true);
         part.follow(9, true);
         assert_eq!((part.next, part.state), (7, State::Reading));
-        part.start(3, -1, 7, false);
+        part.start(3, None, 7, false);
         part.follow(9, false);
         assert_eq!(part.next, 9);
-        part.start(7, -1, 7, true);
+        part.start(7, None, 7, true);
         assert_eq!(part.state, State::Finished);
         part.follow(9, true);
         assert_eq!(part.next, 7);
@@ -140,7 +142,7 @@ mod tests {
     fn paused_or_moving_partitions_are_not_silent() {
         let wait = Duration::from_secs(10);
         let mut part = Part::starting(1);
-        part.start(0, -1, 7, true);
+        part.start(0, None, 7, true);
         let Some(before) = Instant::now().checked_sub(wait * 2) else { return };
         part.moved = before;
         assert!(!part.is_silent(wait), "paused");

@@ -5,7 +5,8 @@
 
 use super::cluster::Cluster;
 use super::ledger::{self as io, Loaded};
-use super::messages::{Batch, Command};
+use super::generation::last_record;
+use super::messages::{Batch, Command, LastRecord};
 use super::patience::Patience;
 use super::writer::Writer;
 use super::{From, Shared};
@@ -79,17 +80,25 @@ impl Partition {
                 continue;
             }
             self.check_committed(committed, &loaded);
-            if let Some(other) = self.other_log(&loaded).await? {
+            let newest = self.back(&loaded).next().await?;
+            if let Some(other) = self.other_log(&loaded, newest.as_ref()).await? {
                 self.begin_generation(&loaded, other).await?;
                 continue;
             }
-            return self.finish_start(assignment, loaded).await;
+            let last = newest.as_ref().map(last_record).transpose()?.flatten();
+            return self.finish_start(assignment, loaded, last).await;
         }
     }
 
     /// The ledger is of this log: what was begun is finished, and reading begins.
-    async fn finish_start(&self, assignment: u64, loaded: Loaded) -> Result<Writer<'_>> {
+    async fn finish_start(
+        &self,
+        assignment: u64,
+        loaded: Loaded,
+        last: Option<LastRecord>,
+    ) -> Result<Writer<'_>> {
         let mut writer = self.writer(&loaded);
+        writer.last = last;
         writer.make_checkpoints().await?;
         if let Some(intent) = loaded.open {
             writer.recover(intent).await?;
@@ -104,7 +113,7 @@ impl Partition {
             tp: self.tp.clone(),
             assignment,
             offset: writer.head.next,
-            leader_epoch: writer.leader_epoch,
+            last: writer.last,
             end: high,
         });
         Ok(writer)
@@ -130,6 +139,7 @@ impl Partition {
             genesis: loaded.genesis.clone(),
             head: loaded.head.clone(),
             leader_epoch: loaded.leader_epoch,
+            last: None,
             newest: loaded.newest,
             checkpoint: loaded.checkpoint,
             recent: loaded.recent.clone(),

@@ -286,10 +286,10 @@ impl Reader {
 
     fn obey(&mut self, command: Command) {
         match command {
-            Command::Start { tp, assignment, offset, leader_epoch, end } => {
+            Command::Start { tp, assignment, offset, last, end } => {
                 let (once, running) = (self.settings.once, self.stage == Stage::Running);
                 if let Some(part) = self.current(&tp, assignment).filter(|_| running) {
-                    part.start(offset, leader_epoch, end, once);
+                    part.start(offset, last, end, once);
                     self.reassign |= part.state == State::Reading;
                 }
             }

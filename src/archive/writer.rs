@@ -5,7 +5,7 @@
 
 use super::hanging::{Hanging, LOOK};
 use super::ledger as io;
-use super::messages::Batch;
+use super::messages::{Batch, LastRecord};
 use super::partition::Partition;
 use super::{Counters, Shared};
 use crate::cut::{self, CutRange, Encoded, Group};
@@ -32,6 +32,8 @@ pub(super) struct Writer<'p> {
     pub(super) head: Head,
     /// Of the last archived record; -1 where unknown.
     pub(super) leader_epoch: i32,
+    /// The newest archived record, as far as known.
+    pub(super) last: Option<LastRecord>,
     /// Start of the newest manifest's cut.
     pub(super) newest: Option<i64>,
     /// Where the newest checkpoint ends.
@@ -87,6 +89,7 @@ impl Writer<'_> {
                 Ok((intent, groups))
             })
             .await?;
+        self.partition.check_leader_epochs(self.last, &records).await?;
         let intent = self.announce(intent).await?;
         let format = self.shared().options.format;
         let objects = self.create_objects(&intent, &intent.objects, format, &records, &groups).await?;
@@ -201,6 +204,9 @@ impl Writer<'_> {
     /// Creates the manifest and moves the head.
     pub(super) async fn commit(&mut self, intent: &Intent, objects: Vec<(DataObject, RoaringTreemap)>) -> Result<()> {
         let gaps = self.gaps(intent, &objects).await?;
+        if let Some(offset) = objects.iter().filter_map(|(_, offsets)| offsets.max()).max() {
+            self.last = Some(LastRecord { offset: offset as i64, leader_epoch: intent.leader_epoch });
+        }
         let manifest = Manifest {
             version: LEDGER_VERSION,
             archive_id: intent.archive_id.clone(),

@@ -109,7 +109,7 @@ impl Consumer {
         Self::of(config)
     }
 
-    fn of(config: ClientConfig) -> Result<Self> {
+    pub(super) fn of(config: ClientConfig) -> Result<Self> {
         let inner = config.create_with_context(Context::default()).map_err(|e| {
             Error::config(format!("cannot set up the Kafka consumer: {e}. Check -X and --kafka-config"))
         })?;

@@ -24,7 +24,10 @@ pub struct RangeReader {
 
 impl RangeReader {
     pub fn new(connection: &Connection) -> Result<Self> {
-        Ok(Self { consumer: Consumer::new(connection, "dlq-archiver-range")? })
+        let mut config = connection.consumer_config("dlq-archiver-range");
+        // At the log end there is nothing to wait for.
+        config.set("fetch.wait.max.ms", "50");
+        Ok(Self { consumer: Consumer::of(config)? })
     }
 
     /// Hands every record with `from <= offset < to` to `record`, in order, until the position is at or behind `to`.
@@ -51,6 +54,34 @@ impl RangeReader {
             tracing::debug!("cannot unassign {tp}: {e}");
         }
         end
+    }
+
+    /// Whether the leader refuses to let read from `offset`, behind a record of `leader_epoch`. Asked by beginning to.
+    ///
+    /// # Errors
+    /// [`crate::Kind::Unavailable`] if there is no answer within `patience`.
+    pub fn is_refused(
+        &self,
+        tp: &TopicPartition,
+        offset: i64,
+        leader_epoch: i32,
+        patience: Duration,
+    ) -> Result<bool> {
+        let doing = format!("cannot ask for leader epoch {leader_epoch} of {tp} at {offset}");
+        self.consumer.read_from([(tp, offset, leader_epoch)])?;
+        let since = Instant::now();
+        loop {
+            match self.consumer.poll(Duration::from_millis(50), |_| {}) {
+                Polled::Record | Polled::End => return Ok(false),
+                Polled::OutOfRange => return Ok(true),
+                Polled::Failed(e) if !e.is_unavailable() => return Err(e.context(doing)),
+                Polled::Failed(_) | Polled::Idle => {}
+            }
+            if since.elapsed() > patience {
+                let why = self.consumer.last_error().map_or(String::new(), |e| format!(" ({e})"));
+                return Err(Error::unavailable(format!("{doing}: no answer for {} s{why}", patience.as_secs())));
+            }
+        }
     }
 
     fn drain(

@@ -78,8 +78,15 @@ VARIANTS = [
         "src/archive/recovery.rs",
         "if record.checksum(&mut scratch) != checksum {", "if checksum == 0 {"), (
         "src/archive/generation.rs",
-        "let Some(differs) = self.first_difference(&newest, low, high).await? else { return Ok(None) };",
-        "let Some(differs) = None::<i64> else { return Ok(None) };")]),
+        "        let Some(newest) = newest else { return Ok(None) };",
+        "        let Some(newest) = newest.filter(|n| n.version > 1_000_000) else { return Ok(None) };")]),
+    ("leader epochs not asked for", [(
+        "src/archive/generation.rs",
+        "        if !self.ask(|| self.cluster().refuses(&self.tp, offset, leader_epoch)).await? {",
+        "        if leader_epoch >= -1 {")]),
+    ("leader epochs asked for at a start only", [(
+        "src/archive/writer.rs",
+        "        self.partition.check_leader_epochs(self.last, &records).await?;\n", "")]),
     ("generations not sealed", [(
         "src/archive/generation.rs",
         "            match self.wait_out(\"seal the generation\", || io::create(self.store(), &key, &seal)).await {\n"

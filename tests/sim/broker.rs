@@ -11,12 +11,8 @@ use dlq_archiver::record::{Header, RawBatch, RawRecord, TimestampType, TopicPart
 use dlq_archiver::{Error, Result};
 use roaring::RoaringTreemap;
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
-
-/// Logs are truncated only if `SIM_TRUNCATE` is set: where the new log has a marker or nothing at the newest archived
-/// offsets, a start cannot tell it from compaction, and seeds such as 252 hide a record then.
-static TRUNCATES: LazyLock<bool> = LazyLock::new(|| std::env::var_os("SIM_TRUNCATE").is_some());
 
 /// Without a poll for this long a member is out of its group.
 const SESSION: Duration = Duration::from_secs(10);
@@ -40,8 +36,9 @@ pub struct Log {
     slots: Vec<Slot>,
     records: Vec<Arc<RawBatch>>,
     pub start: i64,
-    /// Where it was cut off, each time: consumers behind that are told.
-    truncations: Vec<i64>,
+    /// Leader epochs after the first, each with its first offset, ascending.
+    epochs: Vec<(i32, i64)>,
+    leader_epoch: i32,
 }
 
 /// What became of an offset.
@@ -89,6 +86,24 @@ impl Log {
         }
     }
 
+    /// End of a leader epoch; `None` if this log never had it.
+    fn end_of(&self, epoch: i32) -> Option<i64> {
+        let next = self.epochs.iter().find(|(e, _)| *e > epoch).map(|(_, start)| (*start).max(self.start));
+        (epoch <= self.leader_epoch).then(|| next.unwrap_or(self.end()))
+    }
+
+    /// Whether the leader lets nobody read there.
+    fn refuses(&self, offset: i64, epoch: i32) -> bool {
+        offset < self.start
+            || offset > self.end()
+            || (epoch >= 0 && self.end_of(epoch).is_none_or(|end| end < offset))
+    }
+
+    fn elect(&mut self) {
+        self.leader_epoch += 1;
+        self.epochs.push((self.leader_epoch, self.end()));
+    }
+
     /// Readable offsets in `from..stable`.
     fn readable(&self, from: i64) -> impl Iterator<Item = i64> + '_ {
         (from.max(0)..self.stable()).filter(|o| self.fate(*o) == Fate::There)
@@ -130,6 +145,8 @@ pub struct Broker {
     pub ids: bool,
     /// Whether topics are made anew and logs truncated.
     pub generations: bool,
+    /// Whether brokers tell leader epochs. If not, logs are not truncated: it cannot be told from compaction.
+    epochs: bool,
 }
 
 impl Broker {
@@ -150,7 +167,8 @@ impl Broker {
             last_id: 0,
             produced: 0,
         };
-        let broker = Self { inner: Arc::new(Mutex::new(inner)), machine, rng, faults, ids, generations };
+        let epochs = rng.chance(800);
+        let broker = Self { inner: Arc::new(Mutex::new(inner)), machine, rng, faults, ids, generations, epochs };
         for (name, partitions) in topics {
             broker.create_topic(name, *partitions);
         }
@@ -192,7 +210,8 @@ impl Broker {
         past.push((tp.topic.clone(), id, tp.partition, log.clone()));
         let end = (log.stable() - keep).max(log.start);
         log.slots.truncate(end as usize);
-        log.truncations.push(end);
+        log.epochs.retain(|(_, start)| *start < end);
+        log.elect();
     }
 
     /// Whether any log that the partition has or had, under this topic id, is as `f` says; the second argument: whether
@@ -264,7 +283,8 @@ impl Broker {
                     log.start = start;
                 }
             }
-            82 if self.generations && *TRUNCATES && self.faults.strikes("log truncated", 150) => {
+            84 if self.faults.strikes("leader change", 300) => log.elect(),
+            82 if self.generations && self.epochs && self.faults.strikes("log truncated", 150) => {
                 drop(inner);
                 self.truncate(tp);
             }
@@ -306,7 +326,7 @@ impl Broker {
             offset,
             timestamp,
             TimestampType::CreateTime,
-            0,
+            if self.epochs { log.leader_epoch } else { -1 },
             key.map(str::as_bytes),
             value,
             headers.iter().copied(),
@@ -400,6 +420,24 @@ impl Cluster for Broker {
         self.log(tp, |log| log.readable(log.start).find(|o| log.record(*o).is_some_and(|r| r.timestamp_ms >= ms)))
     }
 
+    async fn first_other(
+        &self,
+        tp: &TopicPartition,
+        from: i64,
+        to: i64,
+        checksums: Arc<BTreeMap<i64, u64>>,
+    ) -> Result<Option<i64>> {
+        let all = self.read(tp, from, to, Arc::new(RoaringTreemap::from_iter(from as u64..to as u64))).await?;
+        let mut scratch = Vec::new();
+        let other = all.iter().find(|r| checksums.get(&r.offset) != Some(&r.checksum(&mut scratch)));
+        Ok(other.map(|r| r.offset))
+    }
+
+    async fn refuses(&self, tp: &TopicPartition, offset: i64, leader_epoch: i32) -> Result<bool> {
+        self.answer().await?;
+        self.log(tp, |log| log.refuses(offset, leader_epoch))
+    }
+
     async fn read(&self, tp: &TopicPartition, from: i64, to: i64, offsets: Arc<RoaringTreemap>) -> Result<RawBatch> {
         self.answer().await?;
         self.log(tp, |log| {
@@ -422,8 +460,10 @@ struct Reading {
     next: i64,
     paused: bool,
     told_end: bool,
-    /// Truncations of the log that it knows of.
-    seen: Option<usize>,
+    /// Behind the last record that was handed out, and its epoch: what is validated when the leader changed.
+    validated: (i64, i32),
+    /// The leader's that it knows of.
+    leader_epoch: Option<i32>,
     fetched: RawBatch,
     handed: usize,
 }
@@ -534,19 +574,20 @@ impl Poll for Consumer {
             reading.fetched = RawBatch::new();
             reading.handed = 0;
             let (count, next) = (rng.range(1, 12) as usize, reading.next);
-            let seen = &mut reading.seen;
+            let (validated, known) = (reading.validated, reading.leader_epoch);
             let fetched = self.broker.log(tp, |log| {
-                let known = *seen.get_or_insert(log.truncations.len());
-                let diverged = log.truncations.get(known..).is_some_and(|t| t.iter().any(|end| *end < next));
-                if next < log.start || next > log.end() || diverged {
+                let (offset, epoch) = validated;
+                let diverged = epoch >= 0
+                    && known != Some(log.leader_epoch)
+                    && log.end_of(epoch).is_none_or(|end| end < offset);
+                if log.refuses(next, -1) || diverged {
                     return None;
                 }
-                *seen = Some(log.truncations.len());
                 let mut batch = RawBatch::new();
                 for offset in log.readable(next).take(count) {
                     batch.push_record(&log.record(offset)?);
                 }
-                Some((batch, log.stable()))
+                Some((batch, log.stable(), log.leader_epoch))
             });
             match fetched {
                 Err(e) => return Polled::Failed(e),
@@ -554,18 +595,23 @@ impl Poll for Consumer {
                     self.broker.faults.met("position out of range");
                     return Polled::OutOfRange;
                 }
-                Ok(Some((batch, stable))) if batch.is_empty() => {
+                Ok(Some((batch, stable, epoch))) if batch.is_empty() => {
+                    reading.leader_epoch = Some(epoch);
                     // Markers, aborted and compacted records are passed at the end of the log.
                     reading.next = reading.next.max(stable);
                     let told = std::mem::replace(&mut reading.told_end, true);
                     return if told { Polled::Idle } else { Polled::End };
                 }
-                Ok(Some((batch, _))) => reading.fetched = batch,
+                Ok(Some((batch, _, epoch))) => {
+                    reading.leader_epoch = Some(epoch);
+                    reading.fetched = batch;
+                }
             }
         }
         let message = Message { tp, record: reading.fetched.get(reading.handed) };
         record(&message);
         reading.next = message.record.offset + 1;
+        reading.validated = (reading.next, message.record.leader_epoch);
         reading.handed += 1;
         reading.told_end = false;
         Polled::Record
@@ -578,9 +624,17 @@ impl Poll for Consumer {
     fn read_from(&mut self, starts: &[(TopicPartition, i64, i32)]) -> Result<()> {
         self.reading = starts
             .iter()
-            .map(|(tp, next, _)| {
-                let (fetched, handed) = (RawBatch::new(), 0);
-                (tp.clone(), Reading { next: *next, paused: false, told_end: false, seen: None, fetched, handed })
+            .map(|(tp, next, epoch)| {
+                let reading = Reading {
+                    next: *next,
+                    paused: false,
+                    told_end: false,
+                    validated: (*next, *epoch),
+                    leader_epoch: None,
+                    fetched: RawBatch::new(),
+                    handed: 0,
+                };
+                (tp.clone(), reading)
             })
             .collect();
         Ok(())
