@@ -26,6 +26,7 @@ else
   step licences python3 scripts/licences.py
   skip advisories 'cargo-deny is not installed (cargo install --locked cargo-deny)'
 fi
+step 'broken variants of the simulation fit the source' python3 tests/sim/broken.py --check
 if command -v shellcheck >/dev/null; then
   mapfile -t scripts < <(git ls-files '*.sh' .ci/run)
   step shellcheck shellcheck --external-sources "${scripts[@]}"

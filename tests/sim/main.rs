@@ -6,6 +6,7 @@ mod broker;
 mod exec;
 mod faults;
 mod oracle;
+mod requests;
 mod rng;
 mod store;
 mod world;
