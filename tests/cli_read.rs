@@ -139,6 +139,17 @@ async fn nothing_that_matches_is_no_error_and_says_what_there_is() {
     assert_eq!(empty.run(&["summary"]).err, "The archive has no records yet.\n");
 }
 
+/// It was said to have no records yet.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_archive_whose_ledger_was_deleted_is_not_empty() {
+    let archive = fixtures().await;
+    std::fs::remove_dir_all(archive.path("ledger")).unwrap();
+    for args in [&["list"][..], &["summary"], &["show", "default-dlt/7/0"]] {
+        let run = archive.run(args);
+        assert!(run.code == 1 && run.err.contains("something deleted ledger/"), "{run:?}");
+    }
+}
+
 /// They were left out without a word.
 #[tokio::test(flavor = "multi_thread")]
 async fn record_ids_that_are_not_in_the_archive_are_told() {

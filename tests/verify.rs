@@ -374,7 +374,11 @@ async fn a_manifest_edited() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_manifest_of_another_archive_partition_or_shape() {
-    let changes: [fn(&mut Value); 5] = [
+    let changes: [fn(&mut Value); 6] = [
+        |m| {
+            let key = m["objects"][0]["key"].as_str().unwrap().replace(".parquet", ".jsonl");
+            m["objects"][0]["key"] = key.into();
+        },
         |m| m["archive_id"] = "4c2f27f0-0000-4000-8000-000000000002".into(),
         |m| m["partition"] = 1.into(),
         |m| m["topic_id"] = "x7Gb1cVTQ0uZ0n0sZ2m_-w".into(),
@@ -392,6 +396,22 @@ async fn a_manifest_of_another_archive_partition_or_shape() {
     let archive = sample().await;
     edit(&archive, &manifest_key(20), |m: &mut Value| m["version"] = 2.into());
     only(&verify_quick(&archive).await, What::UnknownVersion, &manifest_key(20));
+}
+
+/// A name that no store takes ended it as a failure of the store.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_manifest_that_names_objects_elsewhere() {
+    for name in ["data/../../elsewhere.parquet", "data/dt=2026-12-01/pipeline=other/x-0-0.parquet"] {
+        let archive = sample().await;
+        edit(&archive, &manifest_key(20), |m: &mut Value| m["objects"][0]["key"] = name.into());
+        let report = verify(&archive).await;
+        assert!(found(&report).contains(&(What::ObjectMissing, name)), "{:?}", found(&report));
+        assert!(found(&report).contains(&(What::CutDisagrees, &manifest_key(20))), "{:?}", found(&report));
+        remove(&archive, &manifest_key(20).replace(".json", ".intent.json"));
+        let report = verify(&archive).await;
+        assert!(found(&report).contains(&(What::ManifestDamaged, &manifest_key(20))), "{:?}", found(&report));
+        assert_eq!(report.exit_code(), 4);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -132,7 +132,9 @@ impl Partition {
         let Some(newest) = newest else { return Ok(None) };
         let why = match self.first_difference(newest, low, end).await? {
             Some(Difference::Epoch(offset)) => format!("the leader's log has another leader epoch at {offset}: {what}"),
-            Some(Difference::Record(offset)) => format!("the record at offset {offset} is not as it is archived: {what}"),
+            Some(Difference::Record(offset)) => {
+                format!("the record at offset {offset} is not as it is archived: {what}")
+            }
             None => return Ok(None),
         };
         Ok(Some(Other { why, wholly: false }))
@@ -204,7 +206,9 @@ impl Partition {
                 if self.diverged(behind, before.leader_epoch).await?
                     || self.first_other(behind, offset, Arc::default()).await?.is_some()
                 {
-                    return Err(Error::fenced(format!("its log may have been truncated between {behind} and {offset}")));
+                    return Err(Error::fenced(format!(
+                        "its log may have been truncated between {behind} and {offset}"
+                    )));
                 }
             }
             before = Some(LastRecord { offset, leader_epoch });
@@ -213,12 +217,12 @@ impl Partition {
     }
 
     /// Where the next generation begins: at the first record that is not archived as it is, so that nothing is left out
-    /// and nothing that both logs have is archived twice.
+    /// and nothing that both logs have is archived twice. What retention took of it meanwhile becomes its first gap.
     async fn first_of_next(&self, loaded: &Loaded, other: &Other) -> Result<i64> {
-        let (low, high) = self.watermarks().await?;
         if other.wholly {
-            return Ok(low);
+            return Ok(0);
         }
+        let (low, high) = self.watermarks().await?;
         // Of the cuts behind the newest that both logs have.
         let mut later = BTreeMap::new();
         let mut back = self.back(loaded);
@@ -272,7 +276,10 @@ impl Partition {
         }
         // Whoever sealed it had seen that the log is another one, be it as it may by now.
         let newest = self.back(before).next().await?;
-        let other = self.look(before, newest.as_ref()).await?.unwrap_or_else(|| Other { why: "it is sealed".into(), wholly: false });
+        let other = self
+            .look(before, newest.as_ref())
+            .await?
+            .unwrap_or_else(|| Other { why: "it is sealed".into(), wholly: false });
         let first = self.first_of_next(before, &other).await?;
         self.enter_next(before, first).await
     }

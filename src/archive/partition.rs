@@ -4,16 +4,16 @@
 //! ([`super::writer`]). Invariant: nothing is read from a partition before its ledger is complete.
 
 use super::cluster::Cluster;
-use super::ledger::{self as io, Loaded};
 use super::generation::last_record;
-use super::messages::{Batch, Command, LastRecord};
+use super::ledger::{self as io, Loaded};
+use super::messages::{Batch, Command};
 use super::patience::Patience;
 use super::writer::Writer;
 use super::{From, Shared};
 use crate::error::{Error, Kind, Result};
 use crate::kafka::TopicId;
 use crate::layout;
-use crate::ledger::{Genesis, LEDGER_VERSION};
+use crate::ledger::{GapKind, Genesis, Intent, LEDGER_VERSION};
 use crate::record::TopicPartition;
 use std::sync::Arc;
 use tokio::sync::mpsc::UnboundedReceiver;
@@ -85,26 +85,22 @@ impl Partition {
                 self.begin_generation(&loaded, other).await?;
                 continue;
             }
-            let last = newest.as_ref().map(last_record).transpose()?.flatten();
-            return self.finish_start(assignment, loaded, last).await;
+            return self.finish_start(assignment, loaded, newest).await;
         }
     }
 
     /// The ledger is of this log: what was begun is finished, and reading begins.
-    async fn finish_start(
-        &self,
-        assignment: u64,
-        loaded: Loaded,
-        last: Option<LastRecord>,
-    ) -> Result<Writer<'_>> {
+    async fn finish_start(&self, assignment: u64, loaded: Loaded, newest: Option<Intent>) -> Result<Writer<'_>> {
         let mut writer = self.writer(&loaded);
-        writer.last = last;
+        writer.last = newest.as_ref().map(last_record).transpose()?.flatten();
         writer.make_checkpoints().await?;
         if let Some(intent) = loaded.open {
             writer.recover(intent).await?;
         }
         let (low, high) = self.watermarks().await?;
-        writer.follow_log(low, high).await?;
+        // Where every offset was a record, each one that is gone was one.
+        let dense = newest.is_none_or(|cut| i64::try_from(cut.rows()).is_ok_and(|rows| rows == cut.to - cut.from));
+        writer.follow_log(low, high, if dense { GapKind::Lost } else { GapKind::Unknown }).await?;
         if self.shared.options.once {
             self.tell_hidden(high).await;
         }
@@ -183,7 +179,7 @@ impl Partition {
                 let id = self.known_topic_id().await?;
                 let (low, high) = self.cluster().watermarks(&self.tp).await?;
                 let first = match after {
-                    Some((_, first)) => first.clamp(low, high),
+                    Some((_, first)) => first.min(high),
                     None => self.first_offset(low, high).await?,
                 };
                 // Or a new topic would be archived from an old one's offset on, and what is below it never told.

@@ -99,9 +99,9 @@ impl Writer<'_> {
         Ok((records, groups))
     }
 
-    /// Compares the checkpoint with the log, and records what retention took. Concluded only from the leader's
-    /// answers, seen twice.
-    pub(super) async fn follow_log(&mut self, low: i64, high: i64) -> Result<()> {
+    /// Compares the checkpoint with the log, and records what retention took, as a gap of this kind. Concluded only from
+    /// the leader's answers, seen twice.
+    pub(super) async fn follow_log(&mut self, low: i64, high: i64, kind: GapKind) -> Result<()> {
         if plan::log_state(self.head.next, low, high) == LogState::Continues {
             return Ok(());
         }
@@ -112,7 +112,7 @@ impl Writer<'_> {
             // It was the right log just now: the start is made anew, and looks at it again.
             LogState::Recreated { .. } => Err(Error::fenced("the log ends below what is archived")),
             LogState::Lost { to } => {
-                let gap = Gap { from: self.head.next, to, kind: GapKind::Lost };
+                let gap = Gap { from: self.head.next, to, kind };
                 let range = CutRange { from: gap.from, to, cut_at_us: self.shared().now_us() };
                 let (format, tables) = (self.shared().options.format, &self.shared().tables);
                 let intent = cut::intent(&self.genesis, range, &RawBatch::new(), &[], vec![gap], format, tables)?;

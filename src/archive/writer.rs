@@ -14,7 +14,9 @@ use crate::format::Format;
 use crate::host::{self, blocking};
 use crate::layout;
 use crate::ledger::plan::{self, GapSummary};
-use crate::ledger::{DataObject, Gap, Genesis, Head, Intent, IntentObject, LEDGER_VERSION, Manifest, decode_offsets};
+use crate::ledger::{
+    DataObject, Gap, GapKind, Genesis, Head, Intent, IntentObject, LEDGER_VERSION, Manifest, decode_offsets,
+};
 use crate::record::RawBatch;
 use crate::store::{Created, ObjectMeta};
 use futures::{FutureExt, StreamExt, TryStreamExt, stream};
@@ -259,6 +261,14 @@ impl Writer<'_> {
             };
             if kind.is_loss() {
                 self.counters().lost(offsets);
+            }
+            if kind == GapKind::Unknown {
+                tracing::error!(
+                    "{tp}: {what} were deleted by retention before they were archived. Whether records were among them is \
+                     not known: in this log markers and aborted records take offsets, too. The gap is in the ledger; archive \
+                     more often, or raise the topic's retention.ms"
+                );
+            } else if kind.is_loss() {
                 tracing::error!(
                     "{tp}: {what} are lost: retention deleted them before they were archived. The gap is in the ledger; \
                      archive more often, or raise the topic's retention.ms"

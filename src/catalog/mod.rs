@@ -88,6 +88,23 @@ impl Catalog {
         &self.store
     }
 
+    /// Asked where no records are found.
+    ///
+    /// # Errors
+    /// [`crate::Kind::Corrupt`] if there are data all the same, and no ledger: something deleted it.
+    pub async fn check_empty(&self) -> Result<()> {
+        let has = async |prefix| Ok::<_, Error>(!self.store.list(prefix, None, Some(1)).await?.objects.is_empty());
+        if !has(layout::LEDGER_PREFIX).await? && has(layout::DATA_PREFIX).await? {
+            return Err(Error::corrupt(format!(
+                "the archive has objects under {} and no ledger: something deleted {}. Restore it from older versions or a \
+                 copy of the bucket; nothing should be archived until then",
+                layout::DATA_PREFIX,
+                layout::LEDGER_PREFIX
+            )));
+        }
+        Ok(())
+    }
+
     /// The partitions that may match, in order of topic, partition and generation.
     pub async fn partitions(&self, filter: &Filter) -> Result<Vec<PartitionLedger>> {
         let topics: Vec<String> = match filter.topic_folders() {

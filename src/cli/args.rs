@@ -116,6 +116,7 @@ impl KafkaArgs {
         if connection.brokers().is_empty() {
             return Err(Error::config("no brokers: give --brokers HOST:PORT (or set DLQ_ARCHIVER_BROKERS)"));
         }
+        connection.check_brokers()?;
         Ok(connection)
     }
 }

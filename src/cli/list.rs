@@ -75,6 +75,7 @@ pub async fn run(args: Args) -> Result<u8> {
 pub async fn tell_none(catalog: &Catalog, filter: &Filter) -> Result<()> {
     let why = nothing::why(catalog, filter).await?;
     if why.archived == 0 {
+        catalog.check_empty().await?;
         super::output::tell("The archive has no records yet.");
     } else {
         super::output::tell(&format!("No archived record matches. Likely: {}.", text::clean(&why.likely())));

@@ -113,7 +113,10 @@ async fn no_partition(catalog: &Catalog, id: &RecordId, found: &[PartitionLedger
     }
     let names: Vec<_> = topics.iter().take(20).copied().collect();
     Ok(Error::failed(match names.as_slice() {
-        [] => format!("{id} is not in the archive: it has no records yet"),
+        [] => {
+            catalog.check_empty().await?;
+            format!("{id} is not in the archive: it has no records yet")
+        }
         names => format!("{id} is not in the archive: it has no such topic, only {}", names.join(", ")),
     }))
 }

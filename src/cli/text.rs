@@ -23,8 +23,8 @@ fn is_format(c: char) -> bool {
         | '\u{1d173}'..='\u{1d17a}' | '\u{e0001}' | '\u{e0020}'..='\u{e007f}')
 }
 
-/// Text in one line: white space runs are one space, escape sequences of colours and cursors are gone, so is any
-/// other control character. Format characters are shown as `<U+200B>`.
+/// Text in one line: white space runs are one space, escape sequences of colours and cursors are gone. Other control and
+/// format characters are shown as `<U+200B>`, so that two names that differ do not look the same.
 pub fn clean(text: &str) -> Cow<'_, str> {
     cleaned(text, false)
 }
@@ -46,10 +46,10 @@ fn cleaned(text: &str, lines: bool) -> Cow<'_, str> {
             '\u{1b}' => rest = &rest[sequence(rest)..],
             '\n' | '\t' if lines => out.push(c),
             '\n' | '\r' | '\t' | '\u{85}' | '\u{2028}' | '\u{2029}' if !out.ends_with([' ', '\n']) => out.push(' '),
-            c if is_format(c) => {
+            '\n' | '\r' | '\t' | '\u{85}' | '\u{2028}' | '\u{2029}' => {}
+            c if is_unsafe(c) || is_format(c) => {
                 let _ = write!(out, "<U+{:04X}>", u32::from(c));
             }
-            c if is_unsafe(c) => {}
             c => out.push(c),
         }
     }
@@ -139,8 +139,8 @@ mod tests {
     fn no_escape_sequence_reaches_a_terminal() {
         assert_eq!(clean("plain größe 日本"), "plain größe 日本");
         assert_eq!(clean("\u{1b}[31;1mred\u{1b}[0m\u{1b}[2J!"), "red!");
-        assert_eq!(clean("\u{1b}]0;title\u{7}after"), "]0;titleafter");
-        assert_eq!(clean("a\r\n\tb\u{9b}31mc\u{7f}\0"), "a b31mc");
+        assert_eq!(clean("\u{1b}]0;title\u{7}after"), "]0;title<U+0007>after");
+        assert_eq!(clean("a\r\n\tb\u{9b}31mc\u{7f}\0"), "a b<U+009B>31mc<U+007F><U+0000>");
         assert_eq!(clean("\u{1b}[31"), "[31");
         assert_eq!(clean("\u{1b}[31ä"), "[31ä");
         assert_eq!(clean("user\u{202e}txt.exe"), "user<U+202E>txt.exe");

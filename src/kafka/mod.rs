@@ -60,6 +60,40 @@ impl Connection {
         brokers.map_or("", |(_, v)| v)
     }
 
+    /// That each broker is an address: librdkafka would go on trying those that are none.
+    ///
+    /// # Errors
+    /// [`crate::Kind::Config`] with the one that is not.
+    pub fn check_brokers(&self) -> Result<()> {
+        const PROTOCOLS: [&str; 4] = ["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"];
+        for address in self.brokers().split(',').map(str::trim) {
+            let wrong = |why: &str| {
+                Err(Error::config(format!(
+                    "--brokers: {address:?} is not a broker's address: {why}. Give HOST:PORT, such as kafka-1:9092, several \
+                     with commas between them"
+                )))
+            };
+            let (protocol, rest) = address.split_once("://").unwrap_or(("PLAINTEXT", address));
+            if !PROTOCOLS.contains(&protocol.to_ascii_uppercase().as_str()) {
+                return wrong(&format!("{protocol}:// does not belong into it"));
+            }
+            // An IPv6 address without brackets has no port.
+            let (host, port) = match rest.rsplit_once(':') {
+                Some((host, port)) if !host.contains(':') || host.ends_with(']') => (host, Some(port)),
+                _ => (rest, None),
+            };
+            if host.is_empty() || host.contains(|c: char| c.is_whitespace() || "/@".contains(c)) {
+                return wrong("it has no host name");
+            }
+            if let Some(port) = port
+                && !port.parse::<u16>().is_ok_and(|port| port > 0)
+            {
+                return wrong(&format!("{port:?} is not a port"));
+            }
+        }
+        Ok(())
+    }
+
     /// Sets one librdkafka property, as kcat's `-X` does.
     ///
     /// # Errors
@@ -252,6 +286,27 @@ fn classify(doing: &str, code: Option<Code>, detail: &str) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_address_that_is_none_is_refused_and_not_waited_for() {
+        for good in ["kafka", "kafka:9092", "a:1, b:65535", "SASL_SSL://k:9093", "[::1]:9092", "::1", "10.0.0.1:9092"] {
+            Connection::new(good).check_brokers().unwrap();
+        }
+        for (bad, why) in [
+            ("127.0.0.1:99999", "not a port"),
+            ("k:0", "not a port"),
+            ("k:", "not a port"),
+            ("kafka://k:9092", "kafka:// does not belong"),
+            ("http://k", "http:// does not belong"),
+            ("a:1,,b:2", "no host name"),
+            (":9092", "no host name"),
+            ("a b:1", "no host name"),
+            ("a/b:1", "no host name"),
+        ] {
+            let e = Connection::new(bad).check_brokers().unwrap_err();
+            assert!(e.exit_code() == 2 && e.message().contains(why), "{bad}: {e}");
+        }
+    }
 
     #[test]
     fn a_ca_file_that_is_not_there_is_told() {

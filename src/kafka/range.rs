@@ -60,13 +60,7 @@ impl RangeReader {
     ///
     /// # Errors
     /// [`crate::Kind::Unavailable`] if there is no answer within `patience`.
-    pub fn is_refused(
-        &self,
-        tp: &TopicPartition,
-        offset: i64,
-        leader_epoch: i32,
-        patience: Duration,
-    ) -> Result<bool> {
+    pub fn is_refused(&self, tp: &TopicPartition, offset: i64, leader_epoch: i32, patience: Duration) -> Result<bool> {
         let doing = format!("cannot ask for leader epoch {leader_epoch} of {tp} at {offset}");
         self.consumer.read_from([(tp, offset, leader_epoch)])?;
         let since = Instant::now();

@@ -90,6 +90,10 @@ pub struct Intent {
 }
 
 impl Intent {
+    pub fn rows(&self) -> u64 {
+        self.objects.iter().map(|o| o.rows).fold(0, u64::saturating_add)
+    }
+
     /// Takes the place of the next cut behind a generation's last one, so that no late writer can begin it.
     pub fn is_seal(&self) -> bool {
         self.from == self.to && self.objects.is_empty() && self.gaps.is_empty()
@@ -106,7 +110,7 @@ pub enum GapKind {
     Expired,
     /// Named by an intent, but compacted away when recovery read them again.
     Compacted,
-    /// Not known as read or skipped: records may have been there. No version writes it yet; all read it.
+    /// Below the log start before they were read, in a log where not every offset is a record.
     Unknown,
 }
 

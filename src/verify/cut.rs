@@ -106,6 +106,8 @@ fn parse(place: &Place, from: i64, manifest: Option<Bytes>, intent: Option<Bytes
     };
     if let (Some(m), Some(i), Some(rows)) = (&manifest, &intent, &rows) {
         damage.extend(documents::agree(&manifest_key, m, i, rows));
+    } else if let Some(m) = &manifest {
+        damage.extend(documents::names(&manifest_key, m));
     }
     let keys: BTreeSet<&str> = (manifest.iter().flat_map(|m| &m.objects).map(|o| o.key.as_str()))
         .chain(intent.iter().flat_map(|i| &i.objects).map(|o| o.key.as_str()))
@@ -125,7 +127,9 @@ fn read_manifest(place: &Place, key: &str, from: i64, bytes: &[u8]) -> Result<Ma
         generation: m.generation,
         topic_id: m.topic_id.as_deref(),
     };
-    let damage = place.belongs(What::ManifestDamaged, key, &owner).or_else(|| documents::manifest(key, from, &m));
+    let damage = place
+        .belongs(What::ManifestDamaged, key, &owner)
+        .or_else(|| documents::manifest(key, from, &m, place.format.as_deref()));
     damage.map_or(Ok(m), Err)
 }
 
@@ -158,7 +162,10 @@ async fn look_at(
     rows: Option<Arc<Vec<Rows>>>,
 ) -> Result<()> {
     let Some(o) = manifest.objects.get(index) else { return Ok(()) };
-    let damage = if run.options.quick {
+    // What no store takes is in none.
+    let damage = if run.store.check_key(&o.key).is_err() {
+        Some(object::missing(o))
+    } else if run.options.quick {
         ask(run, o).await?
     } else {
         let mib = u32::try_from(o.size >> 20).unwrap_or(MEMORY).clamp(LEAST, MEMORY);

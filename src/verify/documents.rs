@@ -1,6 +1,7 @@
 //! One cut's documents: whether each is what the program writes, and whether intent and manifest agree. Pure.
 
 use super::damage::{Damage, What};
+use crate::format::Format;
 use crate::layout;
 use crate::ledger::{Gap, GapKind, Genesis, Intent, IntentObject, LEDGER_VERSION, Manifest};
 use crate::ledger::{decode_checksums, decode_offsets, to_bytes};
@@ -13,6 +14,8 @@ pub(super) struct Place {
     pub prefix: String,
     /// As archive.json says; `None` if that is damaged.
     pub archive_id: Option<String>,
+    /// The same.
+    pub format: Option<String>,
     /// `None` if it is missing or damaged.
     pub genesis: Option<Genesis>,
 }
@@ -146,7 +149,7 @@ pub(super) fn intent(key: &str, i: &Intent) -> Result<Vec<Rows>, Damage> {
 }
 
 /// What a manifest says by itself.
-pub(super) fn manifest(key: &str, name_from: i64, m: &Manifest) -> Option<Damage> {
+pub(super) fn manifest(key: &str, name_from: i64, m: &Manifest, archive_format: Option<&str>) -> Option<Damage> {
     let bad = |expected: String, found: String| Some(Damage::new(What::ManifestDamaged, key, expected, found));
     if m.from != name_from || m.to <= m.from {
         return bad(format!("a cut that begins at {name_from}"), format!("{}..{}", m.from, m.to));
@@ -156,6 +159,11 @@ pub(super) fn manifest(key: &str, name_from: i64, m: &Manifest) -> Option<Damage
         return bad(format!("{} rows in its objects", m.rows), rows.to_string());
     }
     for o in &m.objects {
+        if let (Some(wanted), Some(is)) = (archive_format, Format::of_key(&o.key).map(Format::archive_name))
+            && wanted != is
+        {
+            return bad(format!("objects in {wanted}, as archive.json says"), format!("{} in {is}", o.key));
+        }
         let counted = o.counts.iter().fold(0u64, |sum, c| sum.saturating_add(c.rows));
         if counted != o.rows {
             return bad(format!("{} rows counted in {}", o.rows, o.key), counted.to_string());
@@ -165,6 +173,16 @@ pub(super) fn manifest(key: &str, name_from: i64, m: &Manifest) -> Option<Damage
         return bad(format!("gaps in {}..{}", m.from, m.to), format!("{}..{}", g.from, g.to));
     }
     None
+}
+
+/// Whether a manifest's objects have the names that a cut gives them. Asked where no intent tells.
+pub(super) fn names(key: &str, m: &Manifest) -> Option<Damage> {
+    m.objects.iter().find_map(|o| {
+        let extension = Format::of_key(&o.key).map_or("parquet", Format::extension);
+        let name = layout::data_key(&m.topic, m.partition, m.generation, m.from, m.to, &o.dt, &o.pipeline, extension);
+        let bad = || Damage::new(What::ManifestDamaged, key, format!("object {name}"), format!("object {}", o.key));
+        (name != o.key).then(bad)
+    })
 }
 
 /// Whether a manifest commits what its intent fixed: the same objects, with all offsets but those in its gaps.

@@ -143,8 +143,12 @@ pub(super) fn genesis(
 ) -> Option<Genesis> {
     let key = layout::genesis_key(prefix);
     let read = documents::parse::<Genesis>(What::GenesisDamaged, &key, bytes).and_then(|g| {
-        let place =
-            Place { prefix: prefix.to_owned(), archive_id: archive_id.map(str::to_owned), genesis: Some(g.clone()) };
+        let place = Place {
+            prefix: prefix.to_owned(),
+            archive_id: archive_id.map(str::to_owned),
+            format: None,
+            genesis: Some(g.clone()),
+        };
         let owner = Owner {
             archive_id: &g.archive_id,
             topic: &g.topic,

@@ -156,6 +156,8 @@ struct Run {
     store: Arc<dyn Store>,
     options: Options,
     archive_id: Option<String>,
+    /// As archive.json says.
+    format: Option<String>,
     kafka: Option<Arc<Kafka>>,
     counters: Arc<Counters>,
     found: Mutex<Found>,
@@ -171,7 +173,7 @@ struct Run {
 pub async fn run(options: Options, store: Arc<dyn Store>, counters: Arc<Counters>) -> Result<Report> {
     let mut found = Found::default();
     let archive = archive(&*store, &mut found).await?;
-    let archive_id = archive.as_ref().map(|a| a.archive_id.clone());
+    let (archive_id, format) = archive.as_ref().map(|a| (a.archive_id.clone(), a.format.clone())).unzip();
     let kafka = match options.kafka.clone() {
         None => None,
         Some(connection) => {
@@ -186,6 +188,7 @@ pub async fn run(options: Options, store: Arc<dyn Store>, counters: Arc<Counters
         store,
         options,
         archive_id,
+        format,
         kafka,
         counters,
         found: Mutex::new(found),
@@ -397,6 +400,7 @@ impl Run {
         let place = Arc::new(Place {
             prefix: ledger.prefix.clone(),
             archive_id: self.archive_id.clone(),
+            format: self.format.clone(),
             genesis: genesis.clone(),
         });
         let mut chain = Chain::new(&ledger.prefix, genesis.as_ref(), ledger.genesis.as_deref().map(sha256_hex));

@@ -94,9 +94,7 @@ impl Log {
 
     /// Whether the leader lets nobody read there.
     fn refuses(&self, offset: i64, epoch: i32) -> bool {
-        offset < self.start
-            || offset > self.end()
-            || (epoch >= 0 && self.end_of(epoch).is_none_or(|end| end < offset))
+        offset < self.start || offset > self.end() || (epoch >= 0 && self.end_of(epoch).is_none_or(|end| end < offset))
     }
 
     fn elect(&mut self) {
@@ -577,9 +575,8 @@ impl Poll for Consumer {
             let (validated, known) = (reading.validated, reading.leader_epoch);
             let fetched = self.broker.log(tp, |log| {
                 let (offset, epoch) = validated;
-                let diverged = epoch >= 0
-                    && known != Some(log.leader_epoch)
-                    && log.end_of(epoch).is_none_or(|end| end < offset);
+                let diverged =
+                    epoch >= 0 && known != Some(log.leader_epoch) && log.end_of(epoch).is_none_or(|end| end < offset);
                 if log.refuses(next, -1) || diverged {
                     return None;
                 }

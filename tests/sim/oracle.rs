@@ -310,7 +310,7 @@ fn check_manifest(
                 // Of a log that is gone, nothing can be read again.
                 (false, Some(GapKind::Expired), _) => offset < log.start || !now,
                 (false, Some(GapKind::Compacted), fate) => matches!(fate, Fate::Compacted | Fate::Expired),
-                (false, Some(GapKind::Unknown), fate) => fate != Fate::There,
+                (false, Some(GapKind::Unknown), _) => offset < log.start,
                 (false, None, fate) => matches!(fate, Fate::Never | Fate::Compacted),
             };
             if !right {

@@ -207,7 +207,8 @@ fn a_cut_costs_two_requests_and_one_for_each_object() {
     let checkpoints = counting.keys("checkpoints/");
     println!("{cuts} cuts with {objects} objects, {checkpoints} checkpoints: {store:?} {cluster:?}");
     assert!(cuts > 200 && checkpoints >= 2);
-    assert_eq!(store["PUT"], 2 * cuts + objects + checkpoints, "{store:?}");
+    // One more asks at the opening whether the store creates conditionally.
+    assert_eq!(store["PUT"], 1 + 2 * cuts + objects + checkpoints, "{store:?}");
     assert!(store["GET"] <= 100 * checkpoints + 10, "{store:?}");
     assert!(store.get("HEAD").copied().unwrap_or(0) <= 2 && store["LIST"] <= 4, "{store:?}");
     let questions: u64 = cluster.values().sum();
@@ -227,8 +228,7 @@ fn a_start_costs_a_handful_of_requests() {
         starts.push((store, cluster));
     }
     assert!(counting.keys(".intent.") > 1000);
-    for (store, cluster) in &starts {
-        assert!(store.values().sum::<u64>() <= 10, "{store:?}");
-        assert!(cluster.values().sum::<u64>() <= 10, "{cluster:?}");
-    }
+    assert_eq!(starts[0], starts[1]);
+    let [store, cluster] = [&starts[0].0, &starts[0].1].map(|counts| counts.values().sum::<u64>());
+    assert!(store <= 11 && cluster <= 9, "{starts:?}");
 }

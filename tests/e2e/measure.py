@@ -1,0 +1,134 @@
+"""Figures that are not tests: peak memory with many partitions, and a ledger that has grown old on real S3.
+
+usage: measure.py memory|old_ledger [--partitions N] [--cuts N] [--memory SIZE]
+
+Wants what e2e.py wants. Not run by `make test`: it takes minutes and gigabytes.
+"""
+
+import argparse
+import collections
+import json
+import os
+import random
+import subprocess
+import sys
+import threading
+import time
+
+import confluent_kafka
+import confluent_kafka.admin
+import e2e
+import proxy
+
+MIB = 1 << 20
+
+
+def measured(command):
+    """Runs a command to its end; its output, seconds and peak resident memory in MiB."""
+    begin = time.monotonic()
+    process = subprocess.Popen(command, stdout=subprocess.PIPE)
+    out = process.stdout.read()
+    _, status, usage = os.wait4(process.pid, 0)
+    if status != 0:
+        e2e.fail(f"{' '.join(command)} ended with {os.waitstatus_to_exitcode(status)}")
+    return out, time.monotonic() - begin, usage.ru_maxrss / 1024
+
+
+def memory(args):
+    """Partitions of records of 1 MiB each: peak memory of `archive --once`."""
+    topic, archive, each = f"test-{e2e.RUN}-large-dlq", e2e.archive_url("memory"), 4
+    admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": e2e.BROKERS})
+    config = {"max.message.bytes": str(2 * MIB), "retention.ms": "-1", "segment.bytes": str(16 * MIB)}
+    admin.create_topics([confluent_kafka.admin.NewTopic(topic, args.partitions, 1, config=config)])[topic].result()
+    producer = confluent_kafka.Producer(
+        {"bootstrap.servers": e2e.BROKERS, "message.max.bytes": 2 * MIB, "queue.buffering.max.kbytes": 64 * 1024, "topic.metadata.refresh.interval.ms": 5000}
+    )
+    noise = random.Random(1).randbytes(MIB)
+    for n in range(args.partitions * each):
+        while True:
+            try:
+                producer.produce(topic, n.to_bytes(8, "big") + noise[8:], partition=n % args.partitions)
+                break
+            except BufferError:
+                producer.poll(0.1)
+    if producer.flush(300):
+        e2e.fail("not all was produced")
+    small = f"test-{e2e.RUN}-small-dlq"
+    e2e.run(e2e.PRODUCE, e2e.BROKERS, small, "1", "10")
+    _, _, fixed = measured(e2e.archive_command(small, e2e.archive_url("memory-small"), "--memory", args.memory))
+    out, took, peak = measured(e2e.archive_command(topic, archive, "--memory", args.memory, "-o", "json"))
+    out = json.loads(out)
+    if out["records"] != args.partitions * each:
+        e2e.fail(f"{out['records']} of {args.partitions * each} records")
+    print(
+        f"{args.partitions} partitions, {args.partitions * each} records of 1 MiB, --memory {args.memory}: peak {peak:.0f} MiB "
+        f"(10 small records: {fixed:.0f} MiB), {took:.1f} s, {out['cuts']} cuts, {out['objects']} objects"
+    )
+
+
+class Counter(proxy.Proxy):
+    """Counts HTTP requests by method. Good enough for requests whose bodies are binary or JSON."""
+
+    def __init__(self, host, port):
+        super().__init__(host, port)
+        self.lock, self.counts = threading.Lock(), collections.Counter()
+
+    def _copy(self, source, sink):
+        from_client = source.getsockname()[1] == self.port
+        try:
+            while data := source.recv(65536):
+                if from_client:
+                    method = data.split(b" ", 1)[0].decode("latin-1")
+                    if method in ("GET", "PUT", "HEAD", "POST", "DELETE"):
+                        method = "LIST" if method == "GET" and b"list-type=2" in data.split(b"\r\n", 1)[0] else method
+                        with self.lock:
+                            self.counts[method] += 1
+                sink.sendall(data)
+        except OSError:
+            pass
+        finally:
+            for s in (source, sink):
+                try:
+                    s.shutdown(2)
+                except OSError:
+                    pass
+
+    def taken(self):
+        with self.lock:
+            taken, self.counts = dict(self.counts), collections.Counter()
+            return taken
+
+
+def old_ledger(args):
+    """One partition with many cuts on S3: how a start, a list, a summary and a restore's plan do, and their requests."""
+    topic, archive = f"test-{e2e.RUN}-old-dlq", e2e.archive_url("old")
+    e2e.run(e2e.PRODUCE, e2e.BROKERS, topic, "1", str(args.cuts))
+    host, port = os.environ["AWS_ENDPOINT_URL"].split("://")[1].split(":")
+    counter = Counter(host, int(port))
+    through = ["--endpoint-url", f"http://127.0.0.1:{counter.port}"]
+    _, took, _ = measured(e2e.archive_command(topic, archive, "--cut-records", "1", *through))
+    counts = counter.taken()
+    print(f"{args.cuts} cuts of one record written in {took:.0f} s, requests: {counts}, {sum(counts.values()) / args.cuts:.2f} a cut")
+    for name, command in [
+        ("archive --once", e2e.archive_command(topic, archive, *through)),
+        ("list --limit 20", [e2e.BIN, "list", "--archive", archive, "--limit", "20", "-o", "jsonl", *through]),
+        ("summary", [e2e.BIN, "summary", "--archive", archive, "-o", "json", *through]),
+        ("restore --dry-run of one record", [e2e.BIN, "restore", "--brokers", e2e.BROKERS, "--archive", archive, "--dry-run", "--record-id", f"{topic}/0/{args.cuts // 2}", "--to", topic, "--allow-dead-letter-target", "-o", "json", *through]),
+        ("verify --quick", [e2e.BIN, "verify", "--quick", "--archive", archive, "-o", "json", *through]),
+    ]:
+        _, took, peak = measured(command)
+        print(f"{name}: {took:.1f} s, peak {peak:.0f} MiB, requests {counter.taken()}", flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["memory", "old_ledger"])
+    parser.add_argument("--partitions", type=int, default=500)
+    parser.add_argument("--cuts", type=int, default=50_000)
+    parser.add_argument("--memory", default="256MiB")
+    args = parser.parse_args()
+    globals()[args.what](args)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
