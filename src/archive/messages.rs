@@ -3,6 +3,7 @@
 //! Invariant: the memory of a batch that was handed over is let go exactly once, whatever becomes of the task that
 //! has it: when the batch is dropped.
 
+use super::balance::on_its_way;
 use super::patience::Stage;
 use crate::error::{Error, Result};
 use crate::record::{RawBatch, TopicPartition};
@@ -80,13 +81,20 @@ pub struct Batch {
     pub commands: Sender<Command>,
 }
 
+impl Batch {
+    /// Of the budget.
+    pub fn memory(&self) -> usize {
+        on_its_way(self.records.memory())
+    }
+}
+
 impl Drop for Batch {
     fn drop(&mut self) {
         // The reader is gone only when the run ends.
         let _ = self.commands.send(Command::Done {
             tp: self.tp.clone(),
             assignment: self.assignment,
-            memory: self.records.memory(),
+            memory: self.memory(),
             durable: self.durable,
         });
     }

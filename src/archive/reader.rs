@@ -403,13 +403,12 @@ impl Reader {
         let commands = self.to_self.clone();
         let Some(part) = self.part(tp).filter(read) else { return };
         let records = Arc::new(std::mem::take(&mut part.batch));
-        let memory = records.memory();
         let (assignment, from, to) = (part.assignment, part.from, part.next);
         let batch = Batch { tp: tp.clone(), assignment, from, to, records, durable: None, commands };
         part.jobs += 1;
         part.from = part.next;
         part.since = host::now();
-        self.handed += memory;
+        self.handed += batch.memory();
         self.send(Event::Batch(batch));
     }
 

@@ -81,6 +81,7 @@ enum LogFormat {
 
 /// Runs the program; returns its exit code.
 pub fn main() -> u8 {
+    crate::kafka::memory::give_back();
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(e) => {

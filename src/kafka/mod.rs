@@ -7,6 +7,7 @@
 mod admin;
 mod consumer;
 mod limits;
+pub mod memory;
 mod message;
 mod mock;
 mod producer;
@@ -160,6 +161,8 @@ impl Connection {
         let mut config = self.client_config();
         for (key, value) in [
             ("queued.max.messages.kbytes", "16384"),
+            // A record keeps the whole answer that it came in.
+            ("fetch.max.bytes", "16777216"),
             ("check.crcs", "true"),
             ("topic.metadata.refresh.interval.ms", "60000"),
         ] {

@@ -21,8 +21,8 @@ ROOT = Path(__file__).resolve().parents[2]
 VARIANTS = [
     ("group offset committed before upload", [(
         "src/archive/reader.rs",
-        "        self.handed += memory;\n        self.send(Event::Batch(batch));",
-        "        self.handed += memory;\n        let (tp2, to2) = (batch.tp.clone(), batch.to);\n"
+        "        self.handed += batch.memory();\n        self.send(Event::Batch(batch));",
+        "        self.handed += batch.memory();\n        let (tp2, to2) = (batch.tp.clone(), batch.to);\n"
         "        self.send(Event::Batch(batch));\n        self.consumer.commit(&tp2, to2, false);")]),
     ("names by clock", [(
         "src/archive/writer.rs",
