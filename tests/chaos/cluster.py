@@ -148,4 +148,4 @@ log.cleaner.dedupe.buffer.size=4194304
 
     def elect_preferred(self, topics):
         partitions = [confluent_kafka.TopicPartition(topic, 0) for topic in topics]
-        self.admin.elect_leaders(confluent_kafka.admin.ElectionType.PREFERRED, partitions).result(60)
+        self.admin.elect_leaders(confluent_kafka.ElectionType.PREFERRED, partitions).result(60)
