@@ -36,8 +36,7 @@ def marker_of_later_epoch(row, args):
         producer.produce(topic, f"in the transaction {n}".encode(), partition=0)
     check(producer.flush(30) == 0, "the open transaction's records are not acknowledged")
     marker = log_end(e2e.BROKERS, topic)
-    rig.end_service("kafka", signal.SIGTERM)
-    up()
+    restart()
     producer.commit_transaction(60)
     rig.wait_until("the marker is in the log", 30, lambda: log_end(e2e.BROKERS, topic) == marker + 1)
     records, count = epoch_of(topic, marker - 1), 300 + 50
@@ -63,17 +62,24 @@ def marker_of_later_epoch(row, args):
     archiver = Archiver(topic, archive, "-v")
     rig.wait_until("it reads all partitions", 60, lambda: len(archiver.said("reading from")) >= rig.PARTITIONS)
     time.sleep(5)
-    e2e.run(e2e.PRODUCE, e2e.BROKERS, topic, str(rig.PARTITIONS), "300", "--append")
+    restart()  # its position is behind the marker now, and is validated as the epoch grows again
     begin = time.monotonic()
+    e2e.run(e2e.PRODUCE, e2e.BROKERS, topic, str(rig.PARTITIONS), "300", "--append")
     rig.wait_until("it goes on", 60, lambda: e2e.archived_rows(archive) == count + 300)
     row["resumed"] = f"{time.monotonic() - begin:.1f}"
     row["alive"] = "stayed alive" if archiver.alive() else "ended"
     starts = len(archiver.said("reading from"))
     check(archiver.terminate() == 0, archiver.tail())
     quiet(archiver)
-    check(starts == rig.PARTITIONS, f"{rig.PARTITIONS} partitions were started {starts} times")
+    check(starts <= 2 * rig.PARTITIONS, f"{rig.PARTITIONS} partitions were started {starts} times")
     row["records"] = rig.compare(topic, archive, count + 300)
-    row["note"] = f"`--once` twice: {took[0]:.1f} s, {took[1]:.1f} s; then following: {starts} partitions were started {starts} times"
+    row["note"] = f"`--once` twice: {took[0]:.1f} s, {took[1]:.1f} s; then following through another restart: {rig.PARTITIONS} partitions were started {starts} times"
+
+
+def restart():
+    """In an orderly way: the leader epochs of all logs grow."""
+    rig.end_service("kafka", signal.SIGTERM)
+    up()
 
 
 def epoch_of(topic, offset):
@@ -195,10 +201,10 @@ class Truncations:
         runs = self.once("cut off", stopped, 1)
         for name, run in runs.items():
             said = run.said(": stopped: ")[0]
-            self.notes.append(f"{name}: `{said.split(': ', 3)[2].split('. ')[0]}`")
+            self.notes.append(f"{name}: `{said.split(': ', 3)[3].split('. ')[0]}`")
             check("its log was truncated" in said and "--new-generation" in said, f"{name}: {said}")
             check(tree(self.archive(name)) == before[name], f"{name}: a run that stopped touched the archive")
-        row["first"] = f"`{runs['grown'].first_trouble()}`"
+        row["first"] = "`" + runs["grown"].said(": stopped: ")[0].split(" ", 1)[1].strip() + "`"
         self.once("cut off", ["harmless"], 0)
         check(self.generations("harmless") == [0], "the log went on, and a new generation was begun")
 
