@@ -21,10 +21,11 @@ import hammer
 import kafka_faults
 import once
 import store_faults
+import truncation
 
-SCENARIOS = {**store_faults.SCENARIOS, **once.SCENARIOS, **kafka_faults.SCENARIOS, **hammer.SCENARIOS}
+SCENARIOS = {**store_faults.SCENARIOS, **once.SCENARIOS, **kafka_faults.SCENARIOS, **truncation.SCENARIOS, **hammer.SCENARIOS}
 # These stop services or want the machine for themselves.
-ALONE = {*kafka_faults.ALONE, *hammer.SCENARIOS}
+ALONE = {*kafka_faults.ALONE, *truncation.SCENARIOS, *hammer.SCENARIOS}
 
 
 def attempt(name, args):

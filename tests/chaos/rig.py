@@ -115,9 +115,9 @@ class Flow:
 class Archiver:
     """A process of the program under test, and its log with the time at which each line came."""
 
-    def __init__(self, topic, archive, *more, endpoint=S3, once=False, cut=CUT):
+    def __init__(self, topic, archive, *more, endpoint=S3, once=False, cut=CUT, brokers=e2e.BROKERS):
         topics = [topic] if isinstance(topic, str) else topic
-        command = [e2e.BIN, "archive", "--brokers", e2e.BROKERS, "--archive", archive, "--endpoint-url", endpoint]
+        command = [e2e.BIN, "archive", "--brokers", brokers, "--archive", archive, "--endpoint-url", endpoint]
         for name in topics:
             command += ["--topic", name]
         command += ["--once"] if once else []
