@@ -23,6 +23,8 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 /// Before it is told that something does not answer.
 const SILENCE: Duration = Duration::from_secs(10);
 const LONGEST_SILENCE: Duration = Duration::from_secs(300);
+/// How long what does not answer is asked again after a shutdown began: a partition's leader may be moving.
+const LAST: Duration = Duration::from_secs(3);
 
 /// How long an unavailable broker or store is waited for.
 #[derive(Clone)]
@@ -40,7 +42,7 @@ impl Patience {
     /// Runs `attempt` until it answers. Only [`Kind::Unavailable`] is waited out.
     ///
     /// # Errors
-    /// The last error, once the limit is over or a shutdown began while waiting. An attempt that does not answer within
+    /// The last error, once the limit is over, or soon after a shutdown began. An attempt that does not answer within
     /// the limit is let go: what it asked for may still happen.
     pub async fn wait_out<T, F>(&self, doing: &str, mut attempt: impl FnMut() -> F) -> Result<T>
     where
@@ -51,6 +53,7 @@ impl Patience {
         // When it is told next, since `began`.
         let mut tell = SILENCE;
         let mut told = false;
+        let mut ending = None;
         loop {
             let error = match self.patiently(doing, began, &mut tell, &mut told, attempt()).await {
                 Ok(value) => {
@@ -62,8 +65,13 @@ impl Patience {
                 Err(e) if e.kind() == Kind::Unavailable => e,
                 Err(e) => return Err(e),
             };
-            if self.stage() > Stage::Running {
-                return Err(error.context("given up at shutdown"));
+            let stage = self.stage();
+            if stage > Stage::Running {
+                let since = *ending.get_or_insert_with(host::now);
+                if stage == Stage::Abandon || host::since(since) >= LAST {
+                    return Err(error.context("given up at shutdown"));
+                }
+                pause = FIRST_PAUSE;
             }
             let waited = host::since(began);
             if let Some(limit) = self.limit.filter(|limit| waited >= *limit) {
@@ -78,10 +86,10 @@ impl Patience {
                 tell = waited + (waited * 2).clamp(SILENCE, LONGEST_SILENCE);
             }
             let left = self.limit.map_or(pause, |limit| limit.saturating_sub(waited));
-            let mut stage = self.stage.clone();
+            let mut changes = self.stage.clone();
             tokio::select! {
                 biased;
-                _ = stage.wait_for(|s| *s > Stage::Running) => {}
+                _ = changes.wait_for(|s| *s > stage) => {}
                 () = host::sleep(pause.min(left)) => {}
             }
             pause = (pause * 2).min(LONGEST_PAUSE);

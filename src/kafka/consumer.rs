@@ -137,10 +137,11 @@ impl Consumer {
     }
 
     /// Reads these partitions, each from its offset, in place of those read before; what was fetched and not handed
-    /// out is dropped. `leader_epoch`: of the record before that offset, -1 if unknown; with it a broker can tell that
-    /// the log diverged (KIP-320).
+    /// out is dropped. `leader_epoch`: of the record right before that offset, -1 if unknown: when the leader changes
+    /// later, librdkafka asks with it whether the log diverged (KIP-320). At once it asks only after
+    /// [`Consumer::seek`].
     ///
-    /// Offsets are absolute, and a seek is never used: librdkafka repeats the look-up of a logical offset that a seek
+    /// Offsets are absolute, and no seek is used to begin: librdkafka repeats the look-up of a logical offset that a seek
     /// overtook, half a second later, and then reads from there, past records that nobody has seen.
     pub fn read_from<'p>(&self, starts: impl IntoIterator<Item = (&'p TopicPartition, i64, i32)>) -> Result<()> {
         let mut list = TopicPartitionList::new();
@@ -155,6 +156,31 @@ impl Consumer {
             unsafe { sys::rd_kafka_topic_partition_set_leader_epoch((*list.ptr()).elems.add(i), epoch) };
         }
         self.inner.assign(&list).map_err(|e| error("cannot assign partitions", &e, None))
+    }
+
+    /// Moves a partition that is read to an absolute offset; with a leader epoch its leader is asked whether its log has
+    /// that epoch up to there, before anything is read.
+    ///
+    /// # Errors
+    /// [`crate::Kind::Unavailable`] if it is not being read yet, or not moved within `timeout`.
+    pub(super) fn seek(&self, tp: &TopicPartition, offset: i64, leader_epoch: i32, timeout: Duration) -> Result<()> {
+        let doing = format!("cannot move to offset {offset} of {tp}");
+        let mut list = TopicPartitionList::new();
+        list.add_partition_offset(&tp.topic, tp.partition, Offset::Offset(offset))
+            .map_err(|e| error(&doing, &e, None))?;
+        let millis = i32::try_from(timeout.as_millis()).unwrap_or(i32::MAX);
+        // SAFETY: list and client live during the call; an error that is not null belongs to us.
+        unsafe {
+            sys::rd_kafka_topic_partition_set_leader_epoch((*list.ptr()).elems, leader_epoch);
+            let failed = sys::rd_kafka_seek_partitions(self.inner.client().native_ptr(), list.ptr(), millis);
+            if !failed.is_null() {
+                let code: Code = sys::rd_kafka_error_code(failed).into();
+                sys::rd_kafka_error_destroy(failed);
+                return Err(Error::unavailable(format!("{doing}: {code}")));
+            }
+        }
+        let elements = list.elements();
+        elements.iter().try_for_each(|e| e.error()).map_err(|e| Error::unavailable(format!("{doing}: {e}")))
     }
 
     /// Waits at most `timeout` for one record or event. Must be called at least every `max.poll.interval.ms`.

@@ -56,7 +56,8 @@ impl RangeReader {
         end
     }
 
-    /// Whether the leader refuses to let read from `offset`, behind a record of `leader_epoch`. Asked by beginning to.
+    /// Whether the leader refuses to let read from `offset`, behind a record of `leader_epoch`. Asked by beginning to, and
+    /// moving to the same place: an assignment alone asks only in a client that knows nothing of the topic yet.
     ///
     /// # Errors
     /// [`crate::Kind::Unavailable`] if there is no answer within `patience`.
@@ -64,10 +65,18 @@ impl RangeReader {
         let doing = format!("cannot ask for leader epoch {leader_epoch} of {tp} at {offset}");
         self.consumer.read_from([(tp, offset, leader_epoch)])?;
         let since = Instant::now();
+        let mut moved = leader_epoch < 0;
         loop {
+            if !moved {
+                match self.consumer.seek(tp, offset, leader_epoch, patience) {
+                    Ok(()) => moved = true,
+                    Err(e) => tracing::trace!("{e}"),
+                }
+            }
             match self.consumer.poll(Duration::from_millis(50), |_| {}) {
-                Polled::Record | Polled::End => return Ok(false),
+                Polled::Record | Polled::End if moved => return Ok(false),
                 Polled::OutOfRange => return Ok(true),
+                Polled::Record | Polled::End => {}
                 Polled::Failed(e) if !e.is_unavailable() => return Err(e.context(doing)),
                 Polled::Failed(_) | Polled::Idle => {}
             }

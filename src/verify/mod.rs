@@ -474,6 +474,13 @@ impl Run {
         Ok(())
     }
 
+    async fn next_generation(&self, genesis: &Genesis) -> Result<Option<Genesis>> {
+        let prefix = layout::ledger_prefix(&genesis.topic, genesis.partition, genesis.generation.saturating_add(1));
+        let key = layout::genesis_key(&prefix);
+        let bytes = self.store.get(&key).await?;
+        Ok(bytes.and_then(|bytes| documents::parse::<Genesis>(What::GenesisDamaged, &key, &bytes).ok()))
+    }
+
     /// Starts the comparison with Kafka, to which cuts are then sent in order.
     async fn begin_comparing(self: &Arc<Self>, place: &Place, ledger: &Ledger) -> Result<Option<Comparing>> {
         let (Some(kafka), Some(genesis)) = (&self.kafka, &place.genesis) else { return Ok(None) };
@@ -484,6 +491,11 @@ impl Run {
                 let bytes = self.store.get(&key).await?.unwrap_or_default();
                 documents::parse::<Manifest>(What::ManifestDamaged, &key, &bytes).map_or(newest, |m| m.to)
             }
+        };
+        // What a later generation has of the same topic is compared with that.
+        let to = match ledger.current {
+            true => to,
+            false => self.next_generation(genesis).await?.map_or(to, |next| next.first_offset.min(to)),
         };
         let tp = TopicPartition::new(&genesis.topic, genesis.partition);
         let (asked, genesis) = (kafka.clone(), genesis.clone());
