@@ -60,7 +60,8 @@ pub fn decide<K: Copy + Ord>(mut loads: Vec<Load<K>>, memory: Memory, cut_bytes:
     } else if full && used <= budget / 2 {
         full = false;
     }
-    let window = (budget / 4 * 3 / cut_bytes.max(1)).max(1);
+    // While one is on its way.
+    let window = (budget / 2 / cut_bytes.max(1)).max(1);
     // A batch that was begun is finished first.
     loads.sort_unstable_by_key(|l| (l.open == 0, l.key));
     let mut behind = 0;
@@ -84,7 +85,7 @@ mod tests {
         let loads = vec![load(0, 0, true), load(1, 10, true), load(2, 0, true), load(3, 0, false)];
         let memory = Memory { handed: 0, budget: 400, full: false };
         let decision = decide(loads.clone(), memory, 100);
-        assert_eq!(decision, Decision { full: false, cut: vec![], read: vec![1, 0, 2, 3] });
+        assert_eq!(decision, Decision { full: false, cut: vec![], read: vec![1, 0, 3] });
         // Partitions at their end are read in any case.
         assert_eq!(decide(loads, memory, 300).read, [1, 3]);
     }

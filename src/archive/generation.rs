@@ -206,9 +206,9 @@ impl Partition {
                 if self.diverged(behind, before.leader_epoch).await?
                     || self.first_other(behind, offset, Arc::default()).await?.is_some()
                 {
-                    return Err(Error::fenced(format!(
-                        "its log may have been truncated between {behind} and {offset}"
-                    )));
+                    let why = format!("its log may have been truncated between {behind} and {offset}");
+                    tracing::warn!("{}: {why}: beginning anew", self.tp);
+                    return Err(Error::fenced(why));
                 }
             }
             before = Some(LastRecord { offset, leader_epoch });

@@ -58,7 +58,8 @@ pub struct Args {
     #[arg(long, default_value = "15m", value_parser = duration, value_name = "DURATION", env = "DLQ_ARCHIVER_CUT_AGE", help_heading = "Cut policy")]
     cut_age: Duration,
 
-    /// Memory for raw records, over all partitions, at least 4MiB; one cut is at most a quarter of it
+    /// Memory for records and the objects that they become, over all partitions, at least 4MiB; one cut is at most a
+    /// quarter of it. The program takes some 125MiB besides
     #[arg(long, default_value = "512MiB", value_parser = bytes, value_name = "SIZE", env = "DLQ_ARCHIVER_MEMORY")]
     memory: usize,
 
