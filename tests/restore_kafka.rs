@@ -11,6 +11,7 @@ use dlq_archiver::record::{Header, RawBatch, RawRecord, RecordId, TopicPartition
 use dlq_archiver::restore::batch::Batch;
 use dlq_archiver::restore::delivery::{Answer, Asked, Sink};
 use dlq_archiver::restore::plan::{Delivery, Place, Timestamps};
+use dlq_archiver::restore::target::{Kafka, Target};
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
@@ -639,10 +640,11 @@ async fn what_a_topic_refuses_is_left_out(delivery: Delivery) {
         batch.rows.push((id, Place { topic: topic.clone(), partition: Some(0) }));
     }
     let batch = Arc::new(batch);
-    let (sink, _) = Sink::open(&world.connection, &topic, Asked::Exactly(delivery), None).await.unwrap();
+    let target: Arc<dyn Target> = Arc::new(Kafka::new(world.connection.clone()));
+    let (mut sink, _) = Sink::open(&target, &topic, Asked::Exactly(delivery), None).await.unwrap();
     // A batch before it and one behind it: the producer goes on.
     for round in 0..3 {
-        let answers = sink.send(batch.clone(), Timestamps::Keep).await.unwrap();
+        let answers = sink.send(&batch, Timestamps::Keep).await.unwrap();
         for (i, answer) in answers.iter().enumerate() {
             let refused = *answer == Answer::Refused(Refusal::TooLarge);
             assert_eq!(refused, [3, 4, 20].contains(&i), "round {round}, record {i}: {answer:?}");
