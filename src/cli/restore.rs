@@ -198,7 +198,8 @@ pub async fn run(args: Args) -> Result<u8> {
         if args.store_create == StoreCreateArg::Plain && !args.dry_run {
             plainly(&*store, &stage).await?;
         }
-        let restore = Restore::new(catalog, target, Dialects::builtin(), options, counters.clone(), args.start_timeout);
+        let restore =
+            Restore::new(catalog, target, Arc::new(Dialects::builtin()), options, counters.clone(), args.start_timeout);
         let prepared = until(&stage, Stage::Finish, prepare(restore, args.take_over && !args.dry_run, &counters)).await;
         let stopped = || Error::failed("stopped before anything was sent");
         let (restore, prepared) = prepared.ok_or_else(stopped)??;

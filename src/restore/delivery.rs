@@ -53,6 +53,9 @@ pub struct Sink {
     group: String,
     /// Sizes that topics have refused: what is as large is not tried again.
     too_large: BTreeMap<String, usize>,
+    /// The library counts on behind a refused record, and the broker does not: it notices in a later transaction, of this
+    /// batch or another, which is lost by that. Then both begin to count anew.
+    miscounts: bool,
 }
 
 impl Sink {
@@ -75,6 +78,7 @@ impl Sink {
             delivery,
             group: group.to_owned(),
             too_large: BTreeMap::new(),
+            miscounts: false,
         };
         if asked == Asked::Exactly(Delivery::Plain) {
             return Ok((sink(target.producer(None, limit).await?, Delivery::Plain), "asked for".into()));
@@ -151,7 +155,7 @@ impl Sink {
         let transactional = self.delivery == Delivery::Transactional;
         let mut answers: Vec<Option<Answer>> =
             rows(batch).map(|(raw, topic)| known(&self.too_large, topic, &raw)).collect();
-        let (mut one_by_one, mut after_refusal) = (false, false);
+        let mut one_by_one = false;
         loop {
             if transactional {
                 self.producer.begin().await?;
@@ -164,17 +168,15 @@ impl Sink {
                 failed => {
                     let missing = || Error::unavailable("some records were not acknowledged");
                     let e = failed.err().unwrap_or_else(missing);
-                    // The library counts on behind a refused record, and the broker does not: it notices in the next
-                    // transaction, which is lost by that, and begins to count anew.
-                    if !(transactional && after_refusal) || self.producer.fatal().is_some() {
+                    if !std::mem::take(&mut self.miscounts) || self.producer.fatal().is_some() {
                         // That another process took over is the reason for whatever else failed.
                         return Err(self.producer.fatal().unwrap_or(e));
                     }
                     Vec::new()
                 }
             };
-            after_refusal = !refused.is_empty();
             if transactional {
+                self.miscounts |= !refused.is_empty();
                 self.producer.abort(PATIENCE).await?;
                 answers.iter_mut().filter(|a| matches!(a, Some(Answer::Taken(..)))).for_each(|a| *a = None);
             }

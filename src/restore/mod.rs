@@ -87,7 +87,7 @@ impl Counters {
 pub struct Restore {
     catalog: Catalog,
     target: Arc<dyn Target>,
-    dialects: Dialects,
+    dialects: Arc<Dialects>,
     dialects_digest: String,
     options: Options,
     archived: BTreeSet<String>,
@@ -105,7 +105,7 @@ impl Restore {
     pub async fn new(
         catalog: Catalog,
         target: Arc<dyn Target>,
-        dialects: Dialects,
+        dialects: Arc<Dialects>,
         options: Options,
         counters: Arc<Counters>,
         start_timeout: Duration,

@@ -35,7 +35,6 @@ impl Source {
 }
 
 struct Piece {
-    start: u64,
     end: u64,
     run: u32,
     rows: Vec<Restored>,
@@ -190,7 +189,8 @@ impl RestoreOracle {
             }
             let mut numbers = piece.split('-').map(|n| n.parse::<u64>().unwrap_or_default());
             let mut number = || numbers.next().unwrap_or_default();
-            let piece = Piece { start: number(), end: number(), run: number() as u32, rows };
+            number();
+            let piece = Piece { end: number(), run: number() as u32, rows };
             self.inner.lock().unwrap().pieces.entry(restore).or_default().push(piece);
         } else if name.starts_with("records-") {
             self.inner.lock().unwrap().lists.insert(key.to_owned(), (sha256_hex(body), rows()?));
@@ -365,17 +365,14 @@ impl RestoreOracle {
             certain.extend(rows.map(|row| row.id.to_string()));
         }
         for (restore, runs) in &inner.runs {
-            let Some(uncertain) = runs.values().find_map(|run| run.closing) else { continue };
-            let rows = inner.pieces.get(restore).into_iter().flatten().flat_map(|piece| &piece.rows);
-            for id in rows.map(|row| row.id.to_string()) {
-                let visible = inner.visible.get(&id).is_some_and(|seen| seen.iter().any(|(_, by)| by == restore));
-                // It died between its closing and its last list: the pieces tell.
-                if visible && !uncertain && !inner.done.contains_key(restore) {
-                    certain.insert(id);
-                } else if uncertain {
-                    perhaps.insert(id);
-                }
-            }
+            let Some((start, uncertain)) = runs.values().find_map(|run| Some((run.start, run.closing?))) else {
+                continue;
+            };
+            // If it died between its closing and its last list, the pieces tell.
+            let pieces = inner.pieces.get(restore).into_iter().flatten();
+            let before = pieces.filter(|piece| uncertain || piece.end <= start);
+            let rows = before.flat_map(|piece| piece.rows.iter().map(|row| row.id.to_string()));
+            if uncertain { perhaps.extend(rows) } else { certain.extend(rows) }
         }
         (certain, perhaps)
     }

@@ -14,7 +14,7 @@ use dlq_archiver::restore::plan::{Timestamps, sent_size};
 use dlq_archiver::restore::target::{Produce, Settings, Target, Told};
 use dlq_archiver::{Error, Result};
 use futures::FutureExt;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
@@ -44,7 +44,9 @@ pub struct Topic {
 struct Transaction {
     /// The transactional id.
     id: String,
+    /// Open until its markers are there.
     fate: Fate,
+    decided: Fate,
     places: Vec<Place>,
     /// Group, topic, offset.
     progress: Option<(String, String, i64)>,
@@ -154,12 +156,12 @@ impl Brokers {
         self.faults.strikes(fault, chance * self.often / 1000)
     }
 
-    /// What readers see at a place, with the fate of its transaction; plain records are committed.
+    /// What is at a place, with what was decided of its transaction; plain records are committed.
     pub fn at(&self, place: &Place) -> Option<(Arc<RawBatch>, Fate)> {
         let inner = self.lock();
         let slot = inner.topics.get(&place.0)?.partitions.get(place.1 as usize)?.get(place.2 as usize)?;
         let Slot::Record { record, transaction } = slot else { return None };
-        Some((record.clone(), transaction.map_or(Fate::Committed, |n| inner.transactions[&n].fate)))
+        Some((record.clone(), transaction.map_or(Fate::Committed, |n| inner.transactions[&n].decided)))
     }
 
     /// All that readers of committed records see.
@@ -251,7 +253,13 @@ impl Brokers {
             State::Ongoing(n) if any || known.count == count => Answer::Is(n),
             State::Empty if any || known.count < count => {
                 (known.state, known.count, known.last) = (State::Ongoing(number), count, None);
-                let begun = Transaction { id: id.to_owned(), fate: Fate::Open, places: Vec::new(), progress: None };
+                let begun = Transaction {
+                    id: id.to_owned(),
+                    fate: Fate::Open,
+                    decided: Fate::Open,
+                    places: Vec::new(),
+                    progress: None,
+                };
                 inner.transactions.insert(number, begun);
                 drop(inner);
                 self.time_out(id.to_owned(), number);
@@ -279,9 +287,14 @@ impl Brokers {
 
     /// Decides a transaction; its markers come later.
     fn end(&self, id: &str, number: u64, fate: Fate) {
-        if let Some(known) = self.lock().ids.get_mut(id) {
+        let mut inner = self.lock();
+        if let Some(known) = inner.ids.get_mut(id) {
             (known.state, known.last) = (State::Ending(number), Some(fate));
         }
+        if let Some(ended) = inner.transactions.get_mut(&number) {
+            ended.decided = fate;
+        }
+        drop(inner);
         let slow = self.strikes("slow markers", 30);
         let (brokers, id) = (self.clone(), id.to_owned());
         let pause = Duration::from_millis(self.rng.range(1, if slow { 40_000 } else { 300 }));
@@ -504,8 +517,8 @@ struct Local {
     count: u64,
     /// The transaction can only be aborted.
     failed: bool,
-    /// It counts on behind a refused record, and the broker does not: the next transaction finds out.
-    miscounts: bool,
+    /// Partitions where it counts on behind a refused record, and the broker does not: a later transaction finds out.
+    miscounts: BTreeSet<(String, i32)>,
     /// Of a commit it is not known what became: it cannot be aborted.
     unknown: bool,
     fatal: Option<Error>,
@@ -623,19 +636,19 @@ impl Produce for Producer {
 
     async fn send(&self, batch: &Arc<Batch>, rows: &[usize], timestamps: Timestamps, timeout: Duration) -> Told {
         let mut told = Told::default();
-        let miscounts = self.id.is_some() && std::mem::take(&mut self.local().miscounts);
-        let able = match miscounts {
-            true => self.failed(Err(Error::unavailable("simulated: sequence numbers out of order"))),
-            false => self.able(),
-        };
-        if let Err(e) = able {
+        if let Err(e) = self.able() {
             return Told { failed: Some(e), ..told };
         }
         for mut request in self.requests(batch, rows, timestamps) {
             if self.id.is_some() {
                 request.transaction = self.id().ok();
             }
-            let rows = request.rows.clone();
+            let (rows, place) = (request.rows.clone(), (request.topic.clone(), request.partition));
+            if self.local().miscounts.contains(&place) {
+                self.local().miscounts.clear();
+                let e = self.failed::<()>(Err(Error::unavailable("simulated: sequence numbers out of order")));
+                return Told { failed: e.err(), ..told };
+            }
             let answer = self.brokers.ask(timeout, move |brokers| brokers.append(&request)).await;
             match self.failed(answer) {
                 Ok(Ok(taken)) => told.taken.extend(rows.iter().zip(taken).map(|(row, (p, offset))| (*row, p, offset))),
@@ -643,7 +656,10 @@ impl Produce for Producer {
                     told.refused.extend(rows.iter().map(|row| (*row, refusal)));
                     if self.id.is_some() {
                         let mut local = self.local();
-                        (local.failed, local.miscounts) = (true, self.brokers.rng.chance(700));
+                        local.failed = true;
+                        if self.brokers.rng.chance(700) {
+                            local.miscounts.insert(place);
+                        }
                         return told;
                     }
                 }
