@@ -368,11 +368,15 @@ impl RestoreOracle {
             let Some((start, uncertain)) = runs.values().find_map(|run| Some((run.start, run.closing?))) else {
                 continue;
             };
-            // If it died between its closing and its last list, the pieces tell.
-            let pieces = inner.pieces.get(restore).into_iter().flatten();
-            let before = pieces.filter(|piece| uncertain || piece.end <= start);
-            let rows = before.flat_map(|piece| piece.rows.iter().map(|row| row.id.to_string()));
-            if uncertain { perhaps.extend(rows) } else { certain.extend(rows) }
+            // It may have died between its closing and its last list: the pieces tell.
+            for piece in inner.pieces.get(restore).into_iter().flatten() {
+                let rows = piece.rows.iter().map(|row| row.id.to_string());
+                if piece.end <= start {
+                    certain.extend(rows);
+                } else if uncertain {
+                    perhaps.extend(rows);
+                }
+            }
         }
         (certain, perhaps)
     }

@@ -30,6 +30,9 @@ use std::sync::{Arc, LazyLock, Mutex};
 use std::time::Duration;
 use tokio::sync::watch;
 
+/// Most that are started before all is quiet.
+const PROCESSES: u32 = 40;
+
 /// 2026-12-05T00:00:00Z. Microseconds since 1970.
 const BEGIN_US: i64 = 1_796_428_800_000_000;
 
@@ -272,7 +275,7 @@ impl World {
     /// Starts processes one after the other, each with its fate.
     async fn supervise(self: Arc<Self>, pause: u64) {
         let rng = &self.rng;
-        while !self.over.load(Relaxed) {
+        while !self.over.load(Relaxed) && self.last_process.load(Relaxed) < PROCESSES {
             self.machine.pause(Duration::from_millis(rng.range(1, pause))).await;
             let mut command = self.commands[rng.below(self.commands.len() as u64) as usize].clone();
             let open = self.oracle.open();
@@ -283,7 +286,7 @@ impl World {
                 command.take_over = true;
             }
             let process = self.start(command);
-            let steps = rng.range(1, 600) as u32;
+            let steps = rng.range(1, [60, 200, 600][rng.below(3) as usize]) as u32;
             if self.faults.strikes("kill", 400) {
                 self.machine.blow(process, steps, Blow::Kill);
             } else if self.faults.strikes("freeze", 400) {
