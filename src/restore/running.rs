@@ -153,13 +153,17 @@ impl Restore {
     }
 
     /// Ends the unfinished restores that may select the same records, this command's own included: fences them, and
-    /// writes their last lists, so that what they sent is not sent again. Their ids.
+    /// writes their last lists, so that what they sent is not sent again. Also lists that one which was killed at this
+    /// did not write. Their ids.
     pub async fn take_over(&self) -> Result<Vec<String>> {
         let selected = self.catalog.select(&self.options.filter).await?;
         let cuts: Vec<PlanCut> = selected.iter().map(|s| plan_cut(&s.manifest, 0, &s.objects)).collect();
         let mut ended = Vec::new();
-        for id in audit::past(self.store(), None).await?.1 {
+        for id in audit::ids(self.store(), "").await? {
             let folder = Folder::new(self.store(), &id);
+            if folder.is_done().await? || folder.sent().await?.closing.is_some_and(|closing| closing.uncertain) {
+                continue;
+            }
             let plan = folder.plan().await?;
             if let Some(plan) = plan.filter(|p| p.overlaps(&cuts, self.options.filter.doc())) {
                 self.end(&folder, &plan).await.map_err(|e| e.context(format!("--take-over of restore {id}")))?;
@@ -173,7 +177,11 @@ impl Restore {
         let reason = format!("taken over by {} at {}", self.options.process.user, self.options.process.now);
         loop {
             let ahead = Ahead::look(&self.target, folder, plan, None, None).await?;
-            if ahead.sent.closing.is_some() {
+            if let Some(closing) = &ahead.sent.closing {
+                // Who ended it may have died before its last list.
+                if !closing.uncertain {
+                    folder.finish(plan, &ahead.sent, &rfc3339(now_us()), Some(closing.reason.clone())).await?;
+                }
                 return Ok(());
             }
             let start = ahead.start(plan)?;

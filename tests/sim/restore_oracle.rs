@@ -121,6 +121,13 @@ impl RestoreOracle {
         inner.plans.keys().filter(|id| !over(id)).cloned().collect()
     }
 
+    /// Restores that were ended, and have no last list though all is known of them.
+    pub fn unlisted(&self) -> Vec<String> {
+        let inner = self.inner.lock().unwrap();
+        let closed = inner.runs.iter().filter(|(_, runs)| runs.values().any(|run| run.closing == Some(false)));
+        closed.map(|(id, _)| id).filter(|id| !inner.done.contains_key(*id)).cloned().collect()
+    }
+
     fn judge(&self, what: impl FnOnce() -> String, checked: Checked) {
         if let Err(why) = checked {
             self.violation(format!("{}: {why}", what()));

@@ -238,7 +238,16 @@ impl World {
             };
             let open = self.oracle.open();
             if all && open.is_empty() {
-                return self.oracle.complete(command.to.as_deref(), &told);
+                self.oracle.complete(command.to.as_deref(), &told);
+                // A process was killed between ending a restore and its last list.
+                if !self.oracle.unlisted().is_empty() {
+                    self.faults.met("(ended without a list)");
+                    let _ = self.last(Command { take_over: true, ..command.clone() });
+                }
+                for id in self.oracle.unlisted() {
+                    self.oracle.violation(format!("{id} was ended, and never gets its last list"));
+                }
+                return;
             }
             for id in open {
                 let (filter, resume) = (FilterDoc::default(), Some(id));
