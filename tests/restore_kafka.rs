@@ -11,6 +11,7 @@ use dlq_archiver::record::{Header, RawBatch, RawRecord, RecordId, TopicPartition
 use dlq_archiver::restore::batch::Batch;
 use dlq_archiver::restore::delivery::{Answer, Asked, Sink};
 use dlq_archiver::restore::plan::{Delivery, Place, Timestamps};
+use dlq_archiver::restore::target::{Kafka, Target};
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
@@ -639,10 +640,11 @@ async fn what_a_topic_refuses_is_left_out(delivery: Delivery) {
         batch.rows.push((id, Place { topic: topic.clone(), partition: Some(0) }));
     }
     let batch = Arc::new(batch);
-    let (sink, _) = Sink::open(&world.connection, &topic, Asked::Exactly(delivery), None).await.unwrap();
+    let target: Arc<dyn Target> = Arc::new(Kafka::new(world.connection.clone()));
+    let (mut sink, _) = Sink::open(&target, &topic, Asked::Exactly(delivery), None).await.unwrap();
     // A batch before it and one behind it: the producer goes on.
     for round in 0..3 {
-        let answers = sink.send(batch.clone(), Timestamps::Keep).await.unwrap();
+        let answers = sink.send(&batch, Timestamps::Keep).await.unwrap();
         for (i, answer) in answers.iter().enumerate() {
             let refused = *answer == Answer::Refused(Refusal::TooLarge);
             assert_eq!(refused, [3, 4, 20].contains(&i), "round {round}, record {i}: {answer:?}");
@@ -668,6 +670,36 @@ async fn what_a_topic_refuses_is_left_out_of_a_transaction() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_topic_refuses_is_left_out_plainly() {
     what_a_topic_refuses_is_left_out(Delivery::Plain).await;
+}
+
+/// Nothing is sent behind the last refusal, so it is the next batch that meets what the library miscounted.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_batch_of_which_all_is_refused_does_not_stop_the_next() {
+    let Some(brokers) = brokers() else { return };
+    let topic = fresh("all-refused");
+    let world = World::new(&brokers, TestArchive::new(Format::Parquet).await);
+    let config = [&ANY_TIME[..], &[("max.message.bytes", "2000")]].concat();
+    Admin::create_topic(&world.connection, &topic, 2, &config).await.unwrap();
+    let target: Arc<dyn Target> = Arc::new(Kafka::new(world.connection.clone()));
+    let exactly = Asked::Exactly(Delivery::Transactional);
+    let (mut sink, _) = Sink::open(&target, &topic, exactly, None).await.unwrap();
+    let records = [(0, 9), (0, 5000), (1, 9), (0, 9), (0, 4500), (1, 4000), (1, 9), (0, 9), (1, 3000), (1, 9)];
+    for (i, (partition, length)) in records.into_iter().enumerate() {
+        let mut batch =
+            Batch { start: i as u64, end: i as u64 + 1, raw: RawBatch::new(), rows: Vec::new(), skipped: Vec::new() };
+        let value = "x".repeat(length);
+        let value = Some(value.as_bytes());
+        support::push(
+            &mut batch.raw,
+            &Rec { offset: i as i64, timestamp_ms: 1, key: None, value, headers: Vec::new() },
+        );
+        let id = RecordId { topic: "dlq".into(), generation: 1, partition: 0, offset: i as i64 };
+        batch.rows.push((id, Place { topic: topic.clone(), partition: Some(partition) }));
+        let answers = sink.send(&Arc::new(batch), Timestamps::Keep).await.unwrap_or_else(|e| panic!("batch {i}: {e}"));
+        assert_eq!(answers == [Answer::Refused(Refusal::TooLarge)], length > 2000, "batch {i}: {answers:?}");
+        sink.commit(&topic, i as u64 + 1).await.unwrap_or_else(|e| panic!("batch {i}: {e}"));
+    }
+    assert_eq!(world.read(&topic).values().map(RawBatch::len).collect::<Vec<_>>(), [3, 3]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

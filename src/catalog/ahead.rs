@@ -3,11 +3,11 @@
 //! Invariant: what is read ahead is bounded by [`BUDGET`], or is a single cut.
 
 use super::{Catalog, Cut, Reading, Selected};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::filter::Filter;
+use crate::host::{self, Task};
 use std::collections::VecDeque;
 use std::sync::Arc;
-use tokio::task::JoinHandle;
 
 /// Cuts that are read at a time.
 const CUTS: usize = 4;
@@ -20,7 +20,7 @@ pub struct Cuts {
     waiting: VecDeque<Selected>,
     filter: Arc<Filter>,
     reading: Reading,
-    running: VecDeque<(u64, JoinHandle<Result<Cut>>)>,
+    running: VecDeque<(u64, Task<Result<Cut>>)>,
 }
 
 impl Cuts {
@@ -37,7 +37,7 @@ impl Cuts {
         let Some((_, cut)) = self.running.front_mut() else { return Ok(None) };
         let read = cut.await;
         self.running.pop_front();
-        let cut = read.map_err(|e| Error::internal(format!("a worker failed: {e}. Please report this")))??;
+        let cut = read??;
         self.start();
         Ok(Some(cut))
     }
@@ -51,16 +51,8 @@ impl Cuts {
             }
             let Some(selected) = self.waiting.pop_front() else { return };
             let (catalog, filter, reading) = (self.catalog.clone(), self.filter.clone(), self.reading);
-            let task = tokio::spawn(async move { catalog.read_shared(&selected, &filter, reading).await });
+            let task = host::spawn(async move { catalog.read_shared(&selected, &filter, reading).await });
             self.running.push_back((size, task));
-        }
-    }
-}
-
-impl Drop for Cuts {
-    fn drop(&mut self) {
-        for (_, task) in &self.running {
-            task.abort();
         }
     }
 }

@@ -16,6 +16,7 @@ use crate::restore::batch::Limits;
 use crate::restore::counts::Counts;
 use crate::restore::delivery::Asked;
 use crate::restore::plan::{self, Delivery, RuleOptions, Timestamps};
+use crate::restore::target::Kafka;
 use crate::restore::{Counters, Draft, End, Options, Prepared, Restore};
 use clap::ValueEnum;
 use std::io::{self, IsTerminal, Write};
@@ -186,7 +187,7 @@ fn user() -> String {
 
 pub async fn run(args: Args) -> Result<u8> {
     args.check()?;
-    let connection = args.kafka.connection()?;
+    let target = Arc::new(Kafka::new(args.kafka.connection()?));
     let store = args.store.open(false).await?;
     let catalog = Catalog::open(store.clone()).await?;
     let options = args.options(&catalog.archive().archive_id)?;
@@ -198,7 +199,7 @@ pub async fn run(args: Args) -> Result<u8> {
             plainly(&*store, &stage).await?;
         }
         let restore =
-            Restore::new(catalog, connection, Dialects::builtin(), options, counters.clone(), args.start_timeout);
+            Restore::new(catalog, target, Arc::new(Dialects::builtin()), options, counters.clone(), args.start_timeout);
         let prepared = until(&stage, Stage::Finish, prepare(restore, args.take_over && !args.dry_run, &counters)).await;
         let stopped = || Error::failed("stopped before anything was sent");
         let (restore, prepared) = prepared.ok_or_else(stopped)??;

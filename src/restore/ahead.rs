@@ -18,8 +18,9 @@ use super::audit::{Folder, Sent};
 use super::delivery::{Asked, Sink};
 use super::pieces::counted;
 use super::plan::{Delivery, PlanDoc};
+use super::target::Target;
 use crate::error::{Error, Result};
-use crate::kafka::Connection;
+use std::sync::Arc;
 
 /// A run that is to begin.
 pub struct Ahead {
@@ -34,7 +35,7 @@ pub struct Ahead {
 impl Ahead {
     /// `sink`: that of the process which has just written the plan. `limit`: see [`Sink::open`].
     pub async fn look(
-        connection: &Connection,
+        target: &Arc<dyn Target>,
         folder: &Folder<'_>,
         plan: &PlanDoc,
         mut sink: Option<Sink>,
@@ -45,7 +46,7 @@ impl Ahead {
                 Some(sink) => (1, sink),
                 None => {
                     let run = folder.sent().await?.last_run() + 1;
-                    (run, Sink::open(connection, &plan.group, Asked::Exactly(plan.delivery), limit).await?.0)
+                    (run, Sink::open(target, &plan.group, Asked::Exactly(plan.delivery), limit).await?.0)
                 }
             };
             let progress = sink.progress(plan.progress_topic()?).await?;

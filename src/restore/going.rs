@@ -10,11 +10,12 @@ use super::past::Past;
 use super::pieces::Piece;
 use super::plan::{Delivery, PlanCut, PlanDoc, Rules, Skip, Why};
 use super::{CutPlace, Restore, audit, place};
-use crate::archive::{Stage, now_us};
+use crate::archive::Stage;
 use crate::catalog::{Cut, Reading, Selected};
 use crate::error::{Error, Result};
 use crate::filter::Filter;
 use crate::format::restored::Restored;
+use crate::host::now_us;
 use crate::kafka::Refusal;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -130,7 +131,7 @@ impl Going<'_> {
         }
         let mut skipped = std::mem::take(&mut batch.skipped);
         let batch = Arc::new(batch);
-        let answers = self.sink.send(batch.clone(), self.plan.options.timestamps).await?;
+        let answers = self.sink.send(&batch, self.plan.options.timestamps).await?;
         let restored_at_us = now_us();
         let (mut rows, asked_for) = (Vec::with_capacity(batch.rows.len()), skipped.len());
         for ((id, place), answer) in batch.rows.iter().zip(answers) {

@@ -4,7 +4,6 @@
 
 use super::Restore;
 use super::plan::{Timestamps, Verdict, Window};
-use crate::kafka;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
@@ -70,7 +69,7 @@ impl Restore {
             return BTreeMap::new();
         }
         let names = [&[MAX_MESSAGE_BYTES], &Window::SETTINGS[..]].concat();
-        let told = kafka::topic_settings(&self.connection, &topics, &names, DESCRIBE).await;
+        let told = self.target.settings(&topics, &names, DESCRIBE).await;
         told.unwrap_or_else(|e| {
             tracing::debug!("{e}; records that a target refuses are found when they are sent");
             self.untold.store(true, Relaxed);

@@ -18,7 +18,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 
 # (name, [(file, old text, new text)])
-VARIANTS = [
+ARCHIVE = [
     ("group offset committed before upload", [(
         "src/archive/reader.rs",
         "        self.handed += batch.memory();\n        self.send(Event::Batch(batch));",
@@ -100,12 +100,116 @@ VARIANTS = [
         "checkpoint.map(|to| layout::before_key(prefix, to))", "checkpoint.map(|to| layout::before_key(prefix, to + 1))")]),
 ]
 
+RESTORE = [
+    ("restore: the list behind the commit", [(
+        "src/restore/going.rs",
+        "        self.folder.put_piece(piece, &rows).await?;\n"
+        "        self.sink.commit(self.plan.progress_topic()?, batch.end).await?;\n",
+        "        self.sink.commit(self.plan.progress_topic()?, batch.end).await?;\n"
+        "        self.folder.put_piece(piece, &rows).await?;\n")]),
+    ("restore: the list before it is sent", [(
+        "src/restore/going.rs",
+        "        let answers = self.sink.send(&batch, self.plan.options.timestamps).await?;\n",
+        "        self.folder.put_piece(Piece { start: batch.start, end: batch.end, run: self.run }, &[]).await?;\n"
+        "        let answers = self.sink.send(&batch, self.plan.options.timestamps).await?;\n"), (
+        "src/restore/going.rs",
+        "        self.folder.put_piece(piece, &rows).await?;\n", "")]),
+    ("restore: progress in a transaction of its own", [(
+        "src/restore/delivery.rs",
+        "        self.producer.commit(&self.group, topic, offset, PATIENCE).await\n",
+        "        let old = self.target.committed(&self.group, topic, PATIENCE).await?.unwrap_or(0);\n"
+        "        self.producer.commit(&self.group, topic, old, PATIENCE).await?;\n"
+        "        self.producer.begin().await?;\n"
+        "        self.producer.commit(&self.group, topic, offset, PATIENCE).await\n")]),
+    ("restore: nothing is fenced", [(
+        "src/restore/delivery.rs",
+        "            Ok((producer.init_transactions(START).await?, producer))\n",
+        "            Ok((Transactions::Ready, producer))\n")]),
+    ("restore: progress is read, then fenced", [(
+        "src/restore/ahead.rs",
+        "        loop {\n            let (run, sink)",
+        "        loop {\n            let early = target.committed(&plan.group, plan.progress_topic()?,"
+        " std::time::Duration::from_secs(50)).await?;\n            let (run, sink)"), (
+        "src/restore/ahead.rs",
+        "            let progress = sink.progress(plan.progress_topic()?).await?;\n",
+        "            let progress = early.and_then(|o| u64::try_from(o).ok()).filter(|_| sink.delivery() =="
+        " Delivery::Transactional);\n")]),
+    ("restore: lists are read, then the progress", [(
+        "src/restore/ahead.rs",
+        "            let progress = sink.progress(plan.progress_topic()?).await?;\n"
+        "            let sent = folder.sent().await?;\n",
+        "            let sent = folder.sent().await?;\n"
+        "            let progress = sink.progress(plan.progress_topic()?).await?;\n")]),
+    ("restore: the number is not looked at again", [(
+        "src/restore/ahead.rs",
+        "            if sent.last_run() < run || sent.closing.is_some() {",
+        "            if sent.last_run() <= u32::MAX {")]),
+    ("restore: no run is written", [(
+        "src/restore/running.rs",
+        "            if !folder.begin_run(ahead.run, start, &self.options.process).await? {",
+        "            if ahead.run == u32::MAX {")]),
+    ("restore: a run that is taken is begun all the same", [(
+        "src/restore/running.rs",
+        "            if !folder.begin_run(ahead.run, start, &self.options.process).await? {",
+        "            if !folder.begin_run(ahead.run, start, &self.options.process).await? && ahead.run == u32::MAX {")]),
+    ("restore: no turn is taken", [(
+        "src/restore/planning.rs",
+        "        turn::take(self.store(), &plan, &self.options.process).await?;\n", ""), (
+        "src/restore/running.rs",
+        "            turn::take(self.store(), plan, &self.options.process).await?;\n", "")]),
+    ("restore: another's unfinished lists do not count", [(
+        "src/restore/audit.rs",
+        "        for (pieces, finished) in [(certain, true), (perhaps, false)] {",
+        "        for (pieces, finished) in [(certain, true), (perhaps, false)].into_iter().skip(2) {")]),
+    ("restore: the plan behind the first batch", [(
+        "src/restore/planning.rs",
+        "        Folder::new(self.store(), &draft.id).create_plan(&plan).await?;\n", ""), (
+        "src/restore/running.rs",
+        "            if plan.delivery == Delivery::Plain {\n                self.end_plainly",
+        "            Folder::new(self.store(), &plan.restore_id).create_plan(plan).await?;\n"
+        "            if plan.delivery == Delivery::Plain {\n                self.end_plainly")]),
+    ("restore: every list counts", [(
+        "src/restore/pieces.rs",
+        "    let mut kept: Vec<Piece> = pieces.iter().filter(|p| !is_redone(p, runs)).copied().collect();",
+        "    let mut kept: Vec<Piece> = pieces.iter().copied().collect();")]),
+    ("restore: plainly, a later run stops nobody", [(
+        "src/restore/going.rs",
+        "self.plan.delivery == Delivery::Plain && self.folder.is_superseded(self.run).await?",
+        "self.plan.delivery == Delivery::Plain && self.run == u32::MAX")]),
+    ("restore: plainly, the end is no run", [(
+        "src/restore/running.rs",
+        "                self.end_plainly(&going).await?;\n", ""), (
+        "src/restore/running.rs",
+        "                Delivery::Plain => ahead.sent.runs.values().next_back() == Some(&start),\n",
+        "                Delivery::Plain => true,\n")]),
+    ("restore: what is refused with others is refused", [(
+        "src/restore/delivery.rs",
+        "            if one_by_one {\n                for (row, refusal)", "            if !one_by_one || one_by_one {\n                for (row, refusal)")]),
+    ("restore: plainly, all is sent again behind a refusal", [(
+        "src/restore/delivery.rs",
+        "                self.producer.abort(PATIENCE).await?;\n                answers",
+        "                self.producer.abort(PATIENCE).await?;\n            }\n            {\n                answers")]),
+    ("restore: a refusal is forgotten with its batch", [(
+        "src/restore/delivery.rs",
+        "                    return Ok(answers.into_iter().flatten().collect());",
+        "                    self.miscounts = false;\n"
+        "                    return Ok(answers.into_iter().flatten().collect());")]),
+    ("restore: a take-over that was killed is never listed", [(
+        "src/restore/running.rs",
+        "                if !closing.uncertain {", "                if !closing.uncertain && run == u32::MAX {"), (
+        "src/restore/running.rs",
+        "            if let Some(closing) = &ahead.sent.closing {\n                // Who",
+        "            let run = ahead.run;\n            if let Some(closing) = &ahead.sent.closing {\n                // Who")]),
+]
+# (name, edits, the test that is to fail)
+VARIANTS = [(*v, "no_seed_loses") for v in ARCHIVE] + [(*v, "no_seed_restores") for v in RESTORE]
+
 
 def check():
     """Every old text must be in its file exactly once."""
     wrong = [
         f"{name}: {file} has it {(ROOT / file).read_text().count(old)} times"
-        for name, edits in VARIANTS
+        for name, edits, _ in VARIANTS
         for file, old, _ in edits
         if (ROOT / file).read_text().count(old) != 1
     ]
@@ -114,14 +218,14 @@ def check():
     return not wrong
 
 
-def run(copy, edits, seeds):
+def run(copy, edits, test, seeds):
     """Returns the number of seeds that were needed and what was found, or None."""
     for file, old, new in edits:
         path = copy / file
         path.write_text(path.read_text().replace(old, new))
     env = os.environ | {"SIM_SEEDS": str(seeds), "RUST_BACKTRACE": "0"}
     done = subprocess.run(
-        ["cargo", "test", "--release", "--locked", "--quiet", "--test", "sim", "no_seed", "--", "--nocapture"],
+        ["cargo", "test", "--release", "--locked", "--quiet", "--test", "sim", test, "--", "--nocapture"],
         cwd=copy, env=env, text=True, capture_output=True)
     found = re.search(r"^seed (\d+): \[\n\s*\"(.*)\"", done.stderr, re.M)
     if found:
@@ -142,24 +246,24 @@ def main():
     if args.check:
         return 0
     missed = 0
-    print(f"{'broken rule':44} {'seeds':>6} {'s':>5}  found", flush=True)
+    print(f"{'broken rule':52} {'seeds':>6} {'s':>5}  found", flush=True)
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / "dlq-archiver"
         ignore = shutil.ignore_patterns(".git", "target", ".venv", ".run", "__pycache__")
         shutil.copytree(ROOT, copy, ignore=ignore)
-        for name, edits in VARIANTS:
+        for name, edits, test in VARIANTS:
             if args.only and args.only not in name:
                 continue
             began = time.monotonic()
-            found = run(copy, edits, args.seeds)
+            found = run(copy, edits, test, args.seeds)
             for file, _, _ in edits:
                 shutil.copyfile(ROOT / file, copy / file)
             took = round(time.monotonic() - began)
             if found:
-                print(f"{name:44} {found[0]:>6} {took:>5}  {found[1][:150]}", flush=True)
+                print(f"{name:52} {found[0]:>6} {took:>5}  {found[1][:150]}", flush=True)
             else:
                 missed += 1
-                print(f"{name:44} {'-':>6} {took:>5}  NOT FOUND in {args.seeds} seeds", flush=True)
+                print(f"{name:52} {'-':>6} {took:>5}  NOT FOUND in {args.seeds} seeds", flush=True)
     return 1 if missed else 0
 
 

@@ -1,16 +1,25 @@
-//! The real archive code under a simulated machine, a lying network and a moving log: many seeds, one oracle.
+//! The real code of `archive/` and `restore/` under a simulated machine, a lying network, and brokers that move, fence and
+//! fall silent: many seeds, an oracle for each of the two.
 //!
-//! `SIM_SEEDS=10000` runs more of them, `SIM_SEED=17` one, with its trace.
+//! `SIM_SEEDS=10000` runs more of them, `SIM_SEED=17` one, with its trace. Give the test's name with it.
 
 mod broker;
 mod exec;
 mod faults;
+mod journal;
 mod oracle;
+mod report;
 mod requests;
+mod restore_oracle;
+mod restore_world;
 mod rng;
 mod store;
+#[path = "../support/mod.rs"]
+mod support;
+mod target;
 mod world;
 
+use report::{Run, shrink, without};
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,16 +30,26 @@ fn number(name: &str) -> Option<u64> {
 
 #[test]
 fn no_seed_loses_doubles_or_hides_a_record() {
+    seeds("no_seed_loses", world::run, 300);
+}
+
+#[test]
+fn no_seed_restores_twice_or_hides_where_to() {
+    seeds("no_seed_restores", restore_world::run, 300);
+}
+
+/// `test`: a part of its name that no other has.
+fn seeds(test: &str, run: Run, few: u64) {
     if let Some(seed) = number("SIM_SEED") {
         let filter = std::env::var("SIM_LOG").unwrap_or_else(|_| "off".into());
         tracing_subscriber::fmt().with_env_filter(filter).without_time().init();
-        let report = world::run(seed, &world::without());
+        let report = run(seed, &without());
         report.events.iter().for_each(|e| println!("{e}"));
         assert!(report.violations.is_empty(), "seed {seed}: {:#?}", report.violations);
         println!("{report}");
         return;
     }
-    let (first, count) = (number("SIM_FIRST").unwrap_or(1), number("SIM_SEEDS").unwrap_or(300));
+    let (first, count) = (number("SIM_FIRST").unwrap_or(1), number("SIM_SEEDS").unwrap_or(few));
     let next = AtomicU64::new(first);
     let total: Mutex<BTreeMap<&'static str, (u64, u64)>> = Mutex::default();
     let (checked, steps) = (AtomicU64::new(0), AtomicU64::new(0));
@@ -43,7 +62,7 @@ fn no_seed_loses_doubles_or_hides_a_record() {
                     if seed >= first + count || failed.lock().unwrap().is_some() {
                         return;
                     }
-                    let report = world::run(seed, &Default::default());
+                    let report = run(seed, &Default::default());
                     if !report.violations.is_empty() {
                         failed.lock().unwrap().get_or_insert(seed);
                         return;
@@ -60,18 +79,18 @@ fn no_seed_loses_doubles_or_hides_a_record() {
         }
     });
     if let Some(seed) = *failed.lock().unwrap() {
-        let (report, without) = world::shrink(seed);
+        let (report, without) = shrink(run, seed);
         report.events.iter().rev().take(80).rev().for_each(|e| eprintln!("{e}"));
         let without: Vec<_> = without.into_iter().collect();
         panic!(
-            "seed {seed}: {:#?}\nThe faults it needs: {:?}\nAgain: SIM_SEED={seed} SIM_WITHOUT='{}' cargo test --release --test sim",
+            "seed {seed}: {:#?}\nThe faults it needs: {:?}\nAgain: SIM_SEED={seed} SIM_WITHOUT='{}' cargo test --release --test sim {test}",
             report.violations,
             report.met,
             without.join(",")
         );
     }
     println!(
-        "{count} seeds from {first}: {} objects judged, {} steps, 0 violations",
+        "{test}: {count} seeds from {first}: {} things judged, {} steps, 0 violations",
         checked.into_inner(),
         steps.into_inner()
     );
@@ -83,7 +102,9 @@ fn no_seed_loses_doubles_or_hides_a_record() {
 
 #[test]
 fn a_seed_gives_the_same_run_again() {
-    let (a, b) = (world::run(7, &Default::default()), world::run(7, &Default::default()));
-    assert_eq!(a.events, b.events);
-    assert!(a.checked > 10, "{a}");
+    for run in [world::run as Run, restore_world::run] {
+        let (a, b) = (run(7, &Default::default()), run(7, &Default::default()));
+        assert_eq!(a.events, b.events);
+        assert!(a.checked > 10, "{a}");
+    }
 }

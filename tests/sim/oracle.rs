@@ -3,6 +3,8 @@
 //! Knows what the brokers really had; shares no decision with the code under test.
 
 use crate::broker::{Broker, Fate};
+use crate::journal::Journal;
+use crate::store::Watch;
 use bytes::Bytes;
 use dlq_archiver::format::{self, Format, Projection};
 use dlq_archiver::layout::{self, LedgerName};
@@ -45,49 +47,24 @@ struct Inner {
     ledgers: BTreeMap<String, Ledger>,
     /// Data object -> ledger prefix and start of the intent that names it.
     named: BTreeMap<String, (String, i64)>,
-    violations: Vec<String>,
-    events: Vec<String>,
-    checked: u64,
 }
 
 #[derive(Default)]
 pub struct Oracle {
+    journal: Journal,
     inner: Mutex<Inner>,
     broker: OnceLock<Broker>,
 }
 
-impl Oracle {
-    pub fn watch(&self, broker: Broker) {
-        let _ = self.broker.set(broker);
+impl std::ops::Deref for Oracle {
+    type Target = Journal;
+    fn deref(&self) -> &Journal {
+        &self.journal
     }
+}
 
-    pub fn event(&self, text: String) {
-        self.inner
-            .lock()
-            .unwrap()
-            .events
-            .push(format!("{:>10} {text}", dlq_archiver::host::now_us() / 1000 % 100_000_000));
-    }
-
-    pub fn events(&self) -> Vec<String> {
-        self.inner.lock().unwrap().events.clone()
-    }
-
-    pub fn violations(&self) -> Vec<String> {
-        self.inner.lock().unwrap().violations.clone()
-    }
-
-    pub fn checked(&self) -> u64 {
-        self.inner.lock().unwrap().checked
-    }
-
-    pub fn violation(&self, text: String) {
-        self.event(format!("VIOLATION {text}"));
-        self.inner.lock().unwrap().violations.push(text);
-    }
-
-    /// Called when the store has carried a create out.
-    pub fn create(&self, key: &str, body: &Bytes, created: Created) {
+impl Watch for Oracle {
+    fn create(&self, key: &str, body: &Bytes, created: Created) {
         self.event(format!("{} {key}", if created == Created::New { "created" } else { "exists " }));
         if created == Created::Exists {
             return;
@@ -102,7 +79,13 @@ impl Oracle {
         if let Err(why) = done {
             self.violation(format!("{key}: {why}"));
         }
-        self.inner.lock().unwrap().checked += 1;
+        self.check();
+    }
+}
+
+impl Oracle {
+    pub fn watch(&self, broker: Broker) {
+        let _ = self.broker.set(broker);
     }
 
     fn broker(&self) -> &Broker {

@@ -2,7 +2,6 @@
 
 use crate::exec::{Machine, WORLD};
 use crate::faults::Faults;
-use crate::oracle::Oracle;
 use crate::rng::Rng;
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -14,13 +13,21 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
+/// Sees what becomes of each object.
+pub trait Watch: Send + Sync {
+    /// Called when the store has carried a create out.
+    fn create(&self, key: &str, body: &Bytes, created: Created);
+}
+
 #[derive(Clone)]
 pub struct FaultyStore {
     pub memory: MemoryStore,
     machine: Machine,
     rng: Rng,
     faults: Faults,
-    oracle: Arc<Oracle>,
+    oracle: Arc<dyn Watch>,
+    /// Of a thousand faults so many happen.
+    often: u64,
 }
 
 impl std::fmt::Debug for FaultyStore {
@@ -30,12 +37,16 @@ impl std::fmt::Debug for FaultyStore {
 }
 
 impl FaultyStore {
-    pub fn new(machine: Machine, rng: Rng, faults: Faults, oracle: Arc<Oracle>) -> Self {
-        Self { memory: MemoryStore::new(), machine, rng, faults, oracle }
+    pub fn new(machine: Machine, rng: Rng, faults: Faults, oracle: Arc<dyn Watch>, often: u64) -> Self {
+        Self { memory: MemoryStore::new(), machine, rng, faults, oracle, often }
+    }
+
+    fn strikes(&self, fault: &'static str, chance: u64) -> bool {
+        self.faults.strikes(fault, chance * self.often / 1000)
     }
 
     fn latency(&self) -> Duration {
-        if self.faults.strikes("slow answer", 10) {
+        if self.strikes("slow answer", 10) {
             return Duration::from_secs(self.rng.range(5, 120));
         }
         Duration::from_millis(self.rng.range(1, 80))
@@ -43,7 +54,7 @@ impl FaultyStore {
 
     async fn ask(&self) -> Result<()> {
         self.machine.pause(self.latency()).await;
-        if self.faults.strikes("503 on a read", 20) {
+        if self.strikes("503 on a read", 20) {
             return Err(Error::unavailable("simulated: 503"));
         }
         Ok(())
@@ -81,27 +92,27 @@ impl Store for FaultyStore {
     async fn create(&self, key: &str, body: Bytes, meta: &ObjectMeta) -> Result<Created> {
         let lost = || Error::unavailable("simulated: no reply");
         let delay = self.latency();
-        if self.faults.strikes("request lost", 20) {
+        if self.strikes("request lost", 20) {
             self.machine.pause(delay).await;
             return Err(lost());
         }
-        if self.faults.strikes("503 on a write", 20) {
+        if self.strikes("503 on a write", 20) {
             self.machine.pause(delay).await;
             return Err(Error::unavailable("simulated: 503"));
         }
-        if self.faults.strikes("request late", 15) {
+        if self.strikes("request late", 15) {
             // It arrives long after its sender gave up.
             drop(self.send(key, &body, meta, Duration::from_secs(self.rng.range(1, 900))));
             self.machine.pause(Duration::from_secs(30)).await;
             return Err(lost());
         }
         let first = self.send(key, &body, meta, delay);
-        if self.faults.strikes("reply lost", 25) {
+        if self.strikes("reply lost", 25) {
             self.machine.pause(Duration::from_secs(30)).await;
             return Err(lost());
         }
         let mut answer = first.await.map_err(|_| lost())?;
-        if self.faults.strikes("request doubled", 25) {
+        if self.strikes("request doubled", 25) {
             let delay = self.latency();
             answer = self.send(key, &body, meta, delay).await.map_err(|_| lost())?;
         }

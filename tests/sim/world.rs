@@ -4,6 +4,7 @@ use crate::broker::Broker;
 use crate::exec::{Blow, Machine, WORLD};
 use crate::faults::Faults;
 use crate::oracle::Oracle;
+use crate::report::Report;
 use crate::rng::Rng;
 use crate::store::FaultyStore;
 use dlq_archiver::archive::{self, Counters, From, Options, Stage, StoreUse};
@@ -13,7 +14,6 @@ use dlq_archiver::host;
 use dlq_archiver::record::TopicPartition;
 use futures::FutureExt;
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, LazyLock, Mutex};
 use std::time::Duration;
@@ -23,43 +23,6 @@ use tokio::sync::watch;
 const BEGIN_US: i64 = 1_790_000_000_000_000 / 86_400_000_000 * 86_400_000_000 - 1_200_000_000;
 
 static TABLES: LazyLock<Arc<Tables>> = LazyLock::new(|| Arc::new(Tables::builtin()));
-
-pub struct Report {
-    pub violations: Vec<String>,
-    pub met: BTreeMap<&'static str, u64>,
-    pub events: Vec<String>,
-    pub checked: u64,
-    pub steps: u64,
-}
-
-impl fmt::Display for Report {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} objects judged, {} steps, faults {:?}", self.checked, self.steps, self.met)
-    }
-}
-
-/// Faults to leave out, from the environment.
-pub fn without() -> BTreeSet<String> {
-    let text = std::env::var("SIM_WITHOUT").unwrap_or_default();
-    text.split(',').filter(|s| !s.is_empty()).map(str::to_owned).collect()
-}
-
-/// The same seed with as few kinds of faults as still fail.
-pub fn shrink(seed: u64) -> (Report, BTreeSet<String>) {
-    let mut without = BTreeSet::new();
-    let mut best = run(seed, &without);
-    loop {
-        let kinds: Vec<_> = best.met.keys().map(|k| (*k).to_owned()).collect();
-        let fewer = kinds.into_iter().find_map(|kind| {
-            let mut tried = without.clone();
-            tried.insert(kind).then(|| run(seed, &tried)).filter(|r| !r.violations.is_empty()).map(|r| (r, tried))
-        });
-        match fewer {
-            Some(found) => (best, without) = found,
-            None => return (best, without),
-        }
-    }
-}
 
 struct World {
     machine: Machine,
@@ -89,7 +52,7 @@ pub fn run(seed: u64, without: &BTreeSet<String>) -> Report {
     let (ids, generations) = (rng.chance(800), rng.chance(300));
     let broker = Broker::new(machine.clone(), rng.clone(), faults.clone(), &topics, ids, generations);
     oracle.watch(broker.clone());
-    let store = FaultyStore::new(machine.clone(), rng.clone(), faults.clone(), oracle.clone());
+    let store = FaultyStore::new(machine.clone(), rng.clone(), faults.clone(), oracle.clone(), 1000);
     let format = if rng.chance(150) { Format::Parquet } else { Format::Jsonl(Compression::None) };
     let small_cuts = rng.chance(100);
     let world = Arc::new(World {

@@ -34,7 +34,8 @@ pub const FIXTURES: [&str; 8] = [
 type Log = (String, i32, u32);
 
 pub struct TestArchive {
-    folder: tempfile::TempDir,
+    /// None where it lies in another store.
+    folder: Option<tempfile::TempDir>,
     pub store: Arc<dyn Store>,
     pub archive: ArchiveDoc,
     format: Format,
@@ -48,9 +49,14 @@ impl TestArchive {
         let folder = tempfile::tempdir().unwrap();
         let options = StoreOptions { create_missing: true, ..StoreOptions::default() };
         let store = store::open(&format!("file://{}/archive", folder.path().display()), &options).await.unwrap();
+        Self { folder: Some(folder), ..Self::on(store, format).await }
+    }
+
+    /// An archive without records, in this store.
+    pub async fn on(store: Arc<dyn Store>, format: Format) -> Self {
         let (id, now) = ("4c2f27f0-0000-4000-8000-000000000001", "2026-11-01T00:00:00.000000Z");
         let archive = io::open_archive(&*store, format.archive_name(), Some("cluster-1"), id, now).await.unwrap();
-        Self { folder, store, archive, format, tables: Arc::new(Tables::builtin()), logs: BTreeMap::new() }
+        Self { folder: None, store, archive, format, tables: Arc::new(Tables::builtin()), logs: BTreeMap::new() }
     }
 
     /// An archive of all records of `tests/golden/fixtures`, one cut for each topic partition.
@@ -69,7 +75,7 @@ impl TestArchive {
 
     /// Where the objects lie.
     pub fn path(&self, key: &str) -> PathBuf {
-        self.folder.path().join("archive").join(key)
+        self.folder.as_ref().unwrap().path().join("archive").join(key)
     }
 
     /// Begins a partition's ledger. Left out, it begins at offset 0 with its first cut.

@@ -4,12 +4,13 @@ use super::super::audit::{Closing, Process};
 use super::super::batch::Batch;
 use super::super::pieces::{Piece, redone};
 use super::super::plan::{PlanCut, PlanObject, RuleOptions, Timestamps};
+use super::super::target::Kafka;
 use super::super::turn;
 use super::*;
 use crate::error::Kind;
 use crate::filter::FilterDoc;
 use crate::format::restored::{self, Restored};
-use crate::kafka::Admin;
+use crate::kafka::{Admin, Connection};
 use crate::record::{RawBatch, RecordId};
 use crate::store::{Created, Head, Listing, MemoryStore, ObjectMeta, Store};
 use async_trait::async_trait;
@@ -156,7 +157,7 @@ async fn put_piece(folder: &Folder<'_>, start: u64, end: u64, run: u32) -> Piece
 }
 
 struct World {
-    connection: Connection,
+    target: Arc<dyn Target>,
     store: MemoryStore,
     plan: PlanDoc,
     topic: String,
@@ -175,34 +176,35 @@ async fn world() -> Option<World> {
     Admin::create_topic(&connection, &topic, 1, &[]).await.unwrap();
     let mut plan = plan("x", Delivery::Transactional);
     (plan.targets, plan.group) = (BTreeMap::from([(topic.clone(), 1)]), topic.clone());
-    Some(World { connection, store: MemoryStore::new(), plan, topic })
+    let target: Arc<dyn Target> = Arc::new(Kafka::new(connection));
+    Some(World { target, store: MemoryStore::new(), plan, topic })
 }
 
 impl World {
     async fn look(&self, store: &dyn Store, sink: Option<Sink>) -> Result<Ahead> {
-        Ahead::look(&self.connection, &Folder::new(store, "x"), &self.plan, sink, None).await
+        Ahead::look(&self.target, &Folder::new(store, "x"), &self.plan, sink, None).await
     }
 
     /// Another process of the restore: it begins the first run, and has half of the records listed and committed.
     fn another(&self) -> impl Future<Output = ()> + Send + 'static {
-        let (connection, store, plan) = (self.connection.clone(), self.store.clone(), self.plan.clone());
+        let (target, store, plan) = (self.target.clone(), self.store.clone(), self.plan.clone());
         let topic = self.topic.clone();
         async move {
             let folder = Folder::new(&store, "x");
-            let ahead = Ahead::look(&connection, &folder, &plan, None, None).await.unwrap();
+            let mut ahead = Ahead::look(&target, &folder, &plan, None, None).await.unwrap();
             assert_eq!((ahead.run, ahead.start(&plan).unwrap()), (1, Some(0)));
             ahead.sink.begin_progress(&topic).await.unwrap();
             assert!(folder.begin_run(1, 0, &by("bob")).await.unwrap());
             put_piece(&folder, 0, 2, 1).await;
-            open_transaction(&ahead.sink).await;
+            open_transaction(&mut ahead.sink).await;
             ahead.sink.commit(&topic, 2).await.unwrap();
         }
     }
 }
 
-async fn open_transaction(sink: &Sink) {
+async fn open_transaction(sink: &mut Sink) {
     let batch = Batch { start: 0, end: 2, raw: RawBatch::new(), rows: Vec::new(), skipped: Vec::new() };
-    assert!(sink.send(batch.into(), Timestamps::Keep).await.unwrap().is_empty());
+    assert!(sink.send(&batch.into(), Timestamps::Keep).await.unwrap().is_empty());
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -229,13 +231,13 @@ async fn another_run_of_the_same_number_is_no_damage() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_process_that_wrote_the_plan_does_not_redo_what_another_listed() {
     let Some(world) = world().await else { return };
-    let (connection, group) = (&world.connection, &world.plan.group);
-    let late = Sink::open(connection, group, Asked::Exactly(Delivery::Transactional), None).await.unwrap().0;
-    let other = world.look(&world.store, None).await.unwrap();
+    let (target, group) = (&world.target, &world.plan.group);
+    let late = Sink::open(target, group, Asked::Exactly(Delivery::Transactional), None).await.unwrap().0;
+    let mut other = world.look(&world.store, None).await.unwrap();
     let folder = Folder::new(&world.store, "x");
     other.sink.begin_progress(&world.topic).await.unwrap();
     assert!(folder.begin_run(1, 0, &by("bob")).await.unwrap());
-    open_transaction(&other.sink).await;
+    open_transaction(&mut other.sink).await;
     put_piece(&folder, 0, 2, 1).await;
     // Its batch is not committed, so a second run begins where it did: it must not be committed any more.
     let ahead = world.look(&world.store, Some(late)).await.unwrap();

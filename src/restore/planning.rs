@@ -1,0 +1,173 @@
+//! The plan of a restore: found, made, written.
+//!
+//! Owns which plan a command goes on with, and what a new one is made of. Sends nothing. Invariant: a plan that was
+//! written has its turn, or is closed.
+
+use super::audit::{self, Folder, Sent};
+use super::counts::Counts;
+use super::delivery::Sink;
+use super::limits::TopicLimits;
+use super::pieces::counted;
+use super::plan::{PlanCut, PlanDoc, Verdict};
+use super::{Restore, nothing, place, plan_cut, turn};
+use crate::archive::rfc3339;
+use crate::catalog::Reading;
+use crate::cut::PROGRAM_VERSION;
+use crate::error::{Error, Result};
+use crate::host::{in_place, now_us};
+use crate::ledger::LEDGER_VERSION;
+use std::collections::{BTreeSet, HashMap};
+use std::sync::atomic::Ordering::Relaxed;
+
+/// Hex digits of the command's digest that begin a restore's id: the same command can only have one new restore.
+const ID_DIGITS: usize = 12;
+
+/// What a run would do.
+#[derive(Debug)]
+pub enum Prepared {
+    New(Box<Draft>),
+    /// An unfinished plan of the same command, and how many of its records are known to be done.
+    Unfinished(Box<PlanDoc>, u64),
+}
+
+/// A plan that is not written yet.
+#[derive(Debug)]
+pub struct Draft {
+    pub counts: Counts,
+    /// Unfinished restores that may select the same records.
+    pub overlapping: Vec<PlanDoc>,
+    id: String,
+    cuts: Vec<PlanCut>,
+    limits: TopicLimits,
+}
+
+impl Restore {
+    /// The plan that was named to go on with.
+    async fn resumed(&self, id: &str) -> Result<Prepared> {
+        let folder = Folder::new(self.store(), id);
+        let plan = match audit::is_id(id) {
+            true => folder.plan().await?,
+            false => None,
+        };
+        let Some(plan) = plan else {
+            let open: Vec<String> = audit::past(self.store(), None).await?.1;
+            let open = if open.is_empty() { "none".into() } else { open.join(", ") };
+            return Err(Error::config(format!("--resume {id}: there is no such restore. Unfinished ones: {open}")));
+        };
+        if folder.is_done().await? {
+            return Err(Error::config(format!("--resume {id}: it has ended, see restores/{id}/done.json")));
+        }
+        let sent = folder.sent().await?;
+        if let Some(closing) = sent.closing {
+            return Err(Error::config(format!("--resume {id}: it was ended: {}", closing.reason)));
+        }
+        Ok(Prepared::Unfinished(Box::new(plan), reached(&sent)))
+    }
+
+    /// Finds the command's unfinished plan, or looks at every selected record for a new one. Writes nothing.
+    pub async fn prepare(&self) -> Result<Prepared> {
+        if let Some(id) = &self.options.resume {
+            return self.resumed(id).await;
+        }
+        let prefix = format!("{}-", &self.options.digest[..ID_DIGITS]);
+        let mut number = 0;
+        for id in audit::ids(self.store(), &prefix).await? {
+            number = number.max(id.strip_prefix(&prefix).and_then(|n| n.parse().ok()).unwrap_or(0u32));
+            let folder = Folder::new(self.store(), &id);
+            if self.options.take_over || folder.is_over().await? {
+                continue;
+            }
+            if let Some(plan) = folder.plan().await?.filter(|p| p.digest == self.options.digest) {
+                let sent = folder.sent().await?;
+                return Ok(Prepared::Unfinished(Box::new(plan), reached(&sent)));
+            }
+        }
+        let (past, open) = audit::past(self.store(), None).await?;
+        let mut counts = Counts::new(self.options.filter.record_ids());
+        let (mut planned, mut limits) = (Vec::new(), TopicLimits::new(now_us() / 1000));
+        let selected = self.catalog.select(&self.options.filter).await?;
+        let mut objects: HashMap<_, _> = selected.iter().map(|s| (place(s), s.objects.clone())).collect();
+        let mut cuts = self.catalog.cuts(selected, &self.options.filter, Reading::RESTORE);
+        while let Some(cut) = cuts.next().await? {
+            if cut.is_empty() {
+                continue;
+            }
+            let m = cut.manifest();
+            let past = past.of(&m.topic, m.generation, m.partition);
+            let decide = |limits: &TopicLimits| -> Vec<Verdict> {
+                let rules = self.rules(&self.options.rules, &self.targets, &limits.sizes, &limits.windows);
+                in_place(|| cut.iter().map(|record| rules.decide(&record, past)).collect())
+            };
+            let mut verdicts = decide(&limits);
+            if self.ask_limits(&verdicts, &mut limits).await {
+                verdicts = decide(&limits);
+            }
+            cut.iter().zip(&verdicts).for_each(|(record, verdict)| counts.add(&record, verdict));
+            self.counters.scanned.fetch_add(cut.len() as u64, Relaxed);
+            let objects = objects.remove(&(m.topic.clone(), m.partition, m.generation, m.from)).unwrap_or_default();
+            planned.push(plan_cut(m, cut.len() as u64, &objects));
+        }
+        let mut overlapping = Vec::new();
+        for id in open {
+            let plan = Folder::new(self.store(), &id).plan().await?;
+            overlapping.extend(plan.filter(|plan| plan.overlaps(&planned, self.options.filter.doc())));
+        }
+        counts.untold = self.untold(&counts.targets, &limits);
+        let id = format!("{prefix}{}", number + 1);
+        Ok(Prepared::New(Box::new(Draft { counts, overlapping, id, cuts: planned, limits })))
+    }
+
+    /// Why nothing is selected.
+    pub async fn nothing(&self) -> Result<nothing::Nothing> {
+        nothing::why(&self.catalog, &self.options.filter).await
+    }
+
+    /// Writes the plan. Nothing is sent yet.
+    pub async fn begin(&self, draft: Draft) -> Result<(PlanDoc, Sink)> {
+        let random = self.options.process.id.get(..8).unwrap_or_default();
+        let group = format!("dlq-archiver-restore-{}-{random}", draft.id);
+        let (sink, delivery_reason) =
+            Sink::open(&self.target, &group, self.options.delivery, draft.limits.sizes.values().min().copied()).await?;
+        // What is too large now may fit when the restore is resumed; and what is skipped has the same reason then.
+        let not_taken = draft.counts.skipped.keys().filter(|skip| skip.why.is_of_target());
+        let targets: BTreeSet<&String> =
+            draft.counts.targets.iter().chain(not_taken.filter_map(|skip| skip.target.as_ref())).collect();
+        let targets = targets.into_iter().map(|t| (t.clone(), self.targets.get(t).copied().unwrap_or(0)));
+        let plan = PlanDoc {
+            version: LEDGER_VERSION,
+            restore_id: draft.id.clone(),
+            archive_id: self.catalog.archive().archive_id.clone(),
+            digest: self.options.digest.clone(),
+            created_at: rfc3339(now_us()),
+            created_by: self.options.process.user.clone(),
+            program_version: PROGRAM_VERSION.to_owned(),
+            dialects_digest: self.dialects_digest.clone(),
+            filter: self.options.filter.doc().clone(),
+            options: self.options.rules.clone(),
+            delivery: sink.delivery(),
+            group,
+            delivery_reason,
+            targets: targets.collect(),
+            windows: draft.limits.windows,
+            selected: draft.counts.selected,
+            to_restore: draft.counts.to_restore,
+            skipped: draft.counts.by_reason(),
+            cuts: draft.cuts,
+        };
+        Folder::new(self.store(), &draft.id).create_plan(&plan).await?;
+        turn::take(self.store(), &plan, &self.options.process).await?;
+        tracing::info!(
+            restore_id = plan.restore_id,
+            delivery = plan.delivery.as_str(),
+            "plan written; {}",
+            plan.delivery_reason
+        );
+        Ok((plan, sink))
+    }
+}
+
+/// How many records of the plan are known to be done. A process that is alive writes while this is listed, so what does
+/// not fit is not judged here.
+fn reached(sent: &Sent) -> u64 {
+    counted(&sent.pieces, &sent.runs).map_or(0, |(_, reached)| reached)
+}
