@@ -166,6 +166,17 @@ impl Partition {
         Ok(self.first_other(from, to, Arc::new(sums)).await?.map(Difference::Record))
     }
 
+    /// Whether the log that a cut was read from is another one by now, or none.
+    pub(super) async fn is_gone(&self, cut: &Intent) -> Result<bool> {
+        match (self.topic_id().await?, &cut.topic_id) {
+            (TopicId::NoTopic, _) => return Ok(true),
+            (TopicId::Is(now), Some(known)) if now != *known => return Ok(true),
+            _ => {}
+        }
+        let (low, high) = self.watermarks().await?;
+        Ok(high < cut.to || self.first_difference(cut, low, cut.to).await?.is_some())
+    }
+
     /// Whether the leader's log does not have this epoch up to `offset`, which is in the log.
     async fn diverged(&self, offset: i64, leader_epoch: i32) -> Result<bool> {
         if !self.ask(|| self.cluster().refuses(&self.tp, offset, leader_epoch)).await? {

@@ -196,8 +196,9 @@ impl Writer<'_> {
         let missing = plan::missing(intent, objects.iter().map(|(_, offsets)| offsets))?;
         let mut gaps = intent.gaps.clone();
         if !missing.is_empty() {
-            // What another log lacks was not compacted.
-            let low = if self.other_log { i64::MAX } else { self.partition.watermarks().await?.0 };
+            // What another log lacks was not compacted. Another archiver may have known of it, and recovered the cut.
+            let gone = self.other_log || self.partition.is_gone(intent).await?;
+            let low = if gone { i64::MAX } else { self.partition.watermarks().await?.0 };
             gaps.extend(plan::recovery_gaps(missing.iter().map(|o| o as i64), low));
         }
         Ok(gaps)

@@ -2,7 +2,7 @@
 """Breaks one rule of the protocol at a time in a copy of the source, and expects the simulation to find it.
 
 A variant that no seed finds means that the simulation proves nothing about that rule. `--check` only looks whether every
-variant still fits the source. Usage: broken.py [--check] [--only NAME] [--seeds N]
+variant still fits the source. Usage: broken.py [--check] [--only NAME] [--from NAME] [--seeds N]
 """
 
 import argparse
@@ -220,9 +220,18 @@ def check():
 
 def run(copy, edits, test, seeds):
     """Returns the number of seeds that were needed and what was found, or None."""
+    originals = {copy / file: (copy / file).read_text() for file, _, _ in edits}
     for file, old, new in edits:
         path = copy / file
         path.write_text(path.read_text().replace(old, new))
+    try:
+        return judge(copy, test, seeds)
+    finally:
+        for path, text in originals.items():
+            path.write_text(text)
+
+
+def judge(copy, test, seeds):
     env = os.environ | {"SIM_SEEDS": str(seeds), "RUST_BACKTRACE": "0"}
     done = subprocess.run(
         ["cargo", "test", "--release", "--locked", "--quiet", "--test", "sim", test, "--", "--nocapture"],
@@ -239,6 +248,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--only")
+    parser.add_argument("--from", dest="start", help="begin with this one")
     parser.add_argument("--seeds", type=int, default=2000)
     args = parser.parse_args()
     if not check():
@@ -251,13 +261,15 @@ def main():
         copy = Path(folder) / "dlq-archiver"
         ignore = shutil.ignore_patterns(".git", "target", ".venv", ".run", "__pycache__")
         shutil.copytree(ROOT, copy, ignore=ignore)
+        begun = args.start is None
         for name, edits, test in VARIANTS:
+            begun = begun or args.start in name
+            if not begun:
+                continue
             if args.only and args.only not in name:
                 continue
             began = time.monotonic()
             found = run(copy, edits, test, args.seeds)
-            for file, _, _ in edits:
-                shutil.copyfile(ROOT / file, copy / file)
             took = round(time.monotonic() - began)
             if found:
                 print(f"{name:52} {found[0]:>6} {took:>5}  {found[1][:150]}", flush=True)
