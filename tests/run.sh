@@ -45,7 +45,7 @@ export DLQ_ARCHIVER_REQUIRE_SERVICES=1
 
 # A test that hangs is to be named in time: each program has so long.
 limit=()
-if timeout --version >/dev/null 2>&1; then limit=(timeout --verbose --signal=ABRT --kill-after=10 1200); fi
+if timeout --version >/dev/null 2>&1; then limit=(timeout --foreground --verbose --signal=ABRT --kill-after=10 1200); fi
 runner=$(printf '"%s", ' "${limit[@]:-env}")
 
 # Every failure is told, not only the first.

@@ -2,21 +2,26 @@
 //!
 //! Two traits, so that a simulated cluster can stand in Kafka's place under the same code. Decides nothing.
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::host;
 use crate::kafka::{Admin, Connection, Consumer, Message, Polled, RangeReader, Rebalance, TopicId, TopicInfo};
 use crate::record::{RawBatch, TopicPartition};
 use async_trait::async_trait;
 use roaring::RoaringTreemap;
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
+use tokio::sync::{Semaphore, SemaphorePermit};
 
 /// How long brokers may take to answer a question.
 const ASK: Duration = Duration::from_secs(10);
+const LOOKING: usize = 8;
 /// How long a reader of a range may get nothing.
 const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Offsets and checksums of records.
+pub type Checksums = BTreeSet<(i64, u64)>;
 
 /// What brokers say of themselves and of topics.
 #[derive(Debug, Clone)]
@@ -54,7 +59,7 @@ pub trait Cluster: Send + Sync {
     /// [`crate::Kind::Failed`] if it is not, or not any more.
     async fn read(&self, tp: &TopicPartition, from: i64, to: i64, offsets: Arc<RoaringTreemap>) -> Result<RawBatch>;
 
-    /// First committed record with `from <= offset < to` that is not as `checksums` has it, by offset. `from` must be in
+    /// First committed record with `from <= offset < to` that `checksums` has not. `from` must be in
     /// the log.
     ///
     /// # Errors
@@ -64,7 +69,7 @@ pub trait Cluster: Send + Sync {
         tp: &TopicPartition,
         from: i64,
         to: i64,
-        checksums: Arc<BTreeMap<i64, u64>>,
+        checksums: Arc<Checksums>,
     ) -> Result<Option<i64>>;
 
     /// Whether the leader lets nobody read from `offset` behind a record of `leader_epoch`: its log does not have that
@@ -106,12 +111,26 @@ pub struct Kafka {
     group: OnceLock<Arc<Admin>>,
     /// Sees records of open transactions.
     uncommitted: OnceLock<Arc<Admin>>,
+    /// Clients at a time that look into logs: each has threads, connections and what it fetches ahead.
+    looking: Semaphore,
 }
 
 impl Kafka {
     pub fn new(connection: Connection) -> Result<Self> {
         let admin = Arc::new(Admin::new(&connection)?);
-        Ok(Self { connection, admin, group: OnceLock::new(), uncommitted: OnceLock::new() })
+        Ok(Self {
+            connection,
+            admin,
+            group: OnceLock::new(),
+            uncommitted: OnceLock::new(),
+            looking: Semaphore::new(LOOKING),
+        })
+    }
+}
+
+impl Kafka {
+    async fn look(&self) -> Result<SemaphorePermit<'_>> {
+        self.looking.acquire().await.map_err(|_| Error::internal("semaphore closed"))
     }
 }
 
@@ -187,15 +206,16 @@ impl Cluster for Kafka {
         tp: &TopicPartition,
         from: i64,
         to: i64,
-        checksums: Arc<BTreeMap<i64, u64>>,
+        checksums: Arc<Checksums>,
     ) -> Result<Option<i64>> {
+        let _permit = self.look().await?;
         let (connection, tp) = (self.connection.clone(), tp.clone());
         host::blocking(move || {
             let (mut other, mut scratch) = (None, Vec::new());
             RangeReader::new(&connection)?.read(&tp, from, to, PATIENCE, |message| {
                 let mut batch = RawBatch::new();
                 message.copy_into(&mut batch)?;
-                let same = checksums.get(&message.offset()) == Some(&batch.get(0).checksum(&mut scratch));
+                let same = checksums.contains(&(message.offset(), batch.get(0).checksum(&mut scratch)));
                 if same {
                     return Ok(ControlFlow::Continue(()));
                 }
@@ -208,8 +228,9 @@ impl Cluster for Kafka {
     }
 
     async fn refuses(&self, tp: &TopicPartition, offset: i64, leader_epoch: i32) -> Result<bool> {
+        let _permit = self.look().await?;
         let (connection, tp) = (self.connection.clone(), tp.clone());
-        host::blocking(move || RangeReader::new(&connection)?.is_refused(&tp, offset, leader_epoch, PATIENCE)).await
+        host::blocking(move || RangeReader::new(&connection)?.is_refused(&tp, offset, leader_epoch, ASK)).await
     }
 }
 

@@ -5,6 +5,7 @@
 //! one is sealed (a seal takes the name of its next intent, so that no late writer begins another cut there), and the new
 //! one's genesis chains to it. Without `--new-generation` the partition stops, and nothing is touched.
 
+use super::cluster::Checksums;
 use super::ledger::{self as io, Loaded};
 use super::messages::LastRecord;
 use super::partition::Partition;
@@ -13,9 +14,8 @@ use crate::error::{Error, Kind, Result};
 use crate::host;
 use crate::kafka::TopicId;
 use crate::layout;
-use crate::ledger::{Checkpoint, Intent, decode_checksums, decode_offsets};
+use crate::ledger::{Checkpoint, Genesis, Intent, decode_checksums, decode_offsets};
 use crate::record::RawBatch;
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -27,6 +27,8 @@ const COMPARED: usize = 16;
 /// Walks a ledger's cuts back.
 pub(super) struct Back<'a> {
     partition: &'a Partition,
+    /// Of the generation.
+    prefix: String,
     open: Option<Intent>,
     /// Ascending.
     starts: Vec<i64>,
@@ -36,7 +38,7 @@ pub(super) struct Back<'a> {
 impl Back<'_> {
     /// The next older cut that has records.
     pub(super) async fn next(&mut self) -> Result<Option<Intent>> {
-        let (partition, prefix) = (self.partition, &self.partition.prefix);
+        let (partition, prefix) = (self.partition, &self.prefix);
         if let Some(open) = self.open.take().filter(|open| !open.objects.is_empty()) {
             return Ok(Some(open));
         }
@@ -51,10 +53,18 @@ impl Back<'_> {
             }
             let Some(to) = self.checkpoint else { return Ok(None) };
             let key = layout::checkpoint_key(prefix, to);
-            let (older, _): (Checkpoint, _) =
-                partition.wait_out("read a checkpoint", || io::read(partition.store(), &key)).await?;
-            self.starts = older.manifests.iter().map(|e| e.manifest.from).collect();
-            self.checkpoint = (older.sequence > 0).then_some(older.from);
+            let bytes = partition.wait_out("read a checkpoint", || partition.store().get(&key)).await?;
+            if let Some(bytes) = bytes {
+                let older: Checkpoint = crate::ledger::from_bytes(&key, &bytes)?;
+                let cuts = older.manifests.iter().map(|e| &e.manifest).filter(|m| !m.objects.is_empty());
+                self.starts = cuts.map(|m| m.from).collect();
+                self.checkpoint = (older.sequence > 0).then_some(older.from);
+            } else {
+                // It may be missing: the names of cuts are all there.
+                let all = partition.wait_out("list the ledger", || io::starts(partition.store(), prefix)).await?;
+                self.starts = all.into_iter().filter(|from| *from < to).collect();
+                self.checkpoint = None;
+            }
         }
     }
 }
@@ -144,6 +154,7 @@ impl Partition {
     pub(super) fn back<'a>(&'a self, loaded: &Loaded) -> Back<'a> {
         Back {
             partition: self,
+            prefix: layout::ledger_prefix(&self.tp.topic, self.tp.partition, loaded.genesis.generation),
             open: loaded.open.clone(),
             starts: loaded.recent.clone(),
             checkpoint: loaded.checkpoint,
@@ -153,17 +164,21 @@ impl Partition {
     /// Whether the log, before `end`, has what a cut's last records and what follows them were archived as. What
     /// retention or compaction took does not count.
     async fn first_difference(&self, cut: &Intent, low: i64, end: i64) -> Result<Option<Difference>> {
-        let sums = checksums(cut)?;
-        let Some(last) = sums.keys().last().copied() else { return Ok(None) };
+        let sums = checksums(cut, COMPARED)?;
+        let Some(last) = sums.last().map(|(offset, _)| *offset) else { return Ok(None) };
         // The epoch of the last record vouches for all before it; but markers behind it may have a later one.
         let vouched = cut.leader_epoch >= 0 && !self.diverged(end, cut.leader_epoch).await?;
         if cut.leader_epoch >= 0 && !vouched && self.diverged(last + 1, cut.leader_epoch).await? {
             return Ok(Some(Difference::Epoch(last)));
         }
-        let sums: BTreeMap<i64, u64> = sums.into_iter().rev().take(COMPARED).filter(|(o, _)| *o >= low).collect();
-        let from = sums.keys().next().copied().unwrap_or(last + 1);
+        let sums: Checksums = sums.into_iter().rev().take(COMPARED).filter(|(o, _)| *o >= low).collect();
+        let from = sums.first().map_or(last + 1, |(offset, _)| *offset);
         let to = if vouched { last + 1 } else { end };
-        Ok(self.first_other(from, to, Arc::new(sums)).await?.map(Difference::Record))
+        match self.first_other(from, to, Arc::new(sums)).await {
+            // What cannot be read tells nothing.
+            Err(e) if e.kind() == Kind::Failed => Ok(None),
+            other => Ok(other?.map(Difference::Record)),
+        }
     }
 
     /// Whether the log that a cut was read from is another one by now, or none.
@@ -179,28 +194,60 @@ impl Partition {
 
     /// Whether the leader's log does not have this epoch up to `offset`, which is in the log.
     async fn diverged(&self, offset: i64, leader_epoch: i32) -> Result<bool> {
-        if !self.ask(|| self.cluster().refuses(&self.tp, offset, leader_epoch)).await? {
-            return Ok(false);
-        }
-        // Or it was refused since retention took it meanwhile.
-        let (low, high) = self.watermarks().await?;
-        Ok(low <= offset && offset <= high)
+        let asked = self.ask_of_log(|| async move {
+            if !self.cluster().refuses(&self.tp, offset, leader_epoch).await? {
+                return Ok(false);
+            }
+            // Or it was refused since retention took it meanwhile.
+            let (low, high) = self.cluster().watermarks(&self.tp).await?;
+            Ok(low <= offset && offset <= high)
+        });
+        Ok(asked.await?.unwrap_or(false))
     }
 
-    /// First record of `from..to` that the log has and `sums` has not, or otherwise.
-    async fn first_other(&self, from: i64, to: i64, sums: Arc<BTreeMap<i64, u64>>) -> Result<Option<i64>> {
-        self.ask(|| async {
-            let (low, high) = self.cluster().watermarks(&self.tp).await?;
-            let (from, to) = (from.max(low), to.min(high));
-            if from >= to {
-                return Ok(None);
-            }
-            match self.cluster().first_other(&self.tp, from, to, sums.clone()).await {
-                Err(e) if e.kind() == Kind::Failed => Err(Error::unavailable("retention moved on")),
-                found => found,
+    /// Asks until there is an answer; `None` once the topic is gone, of whose log nothing can be asked any more.
+    async fn ask_of_log<T, F>(&self, mut question: impl FnMut() -> F) -> Result<Option<T>>
+    where
+        F: Future<Output = Result<T>>,
+    {
+        self.ask(|| {
+            let answer = question();
+            async move {
+                match answer.await {
+                    Ok(answer) => Ok(Some(answer)),
+                    // What is not told may be said of the topic as wrong usage.
+                    Err(e) if e.is_unavailable() || e.kind() == Kind::Config => {
+                        match self.cluster().topic_id(&self.tp).await {
+                            Ok(TopicId::NoTopic) => Ok(None),
+                            _ => Err(e),
+                        }
+                    }
+                    Err(e) => Err(e),
+                }
             }
         })
         .await
+    }
+
+    /// First record of `from..to` that the log has and `sums` has not, or otherwise.
+    async fn first_other(&self, from: i64, to: i64, sums: Arc<Checksums>) -> Result<Option<i64>> {
+        let asked = self.ask_of_log(|| {
+            let sums = sums.clone();
+            async move {
+                let (low, high) = self.cluster().watermarks(&self.tp).await?;
+                let (from, to) = (from.max(low), to.min(high));
+                if from >= to {
+                    return Ok(None);
+                }
+                match self.cluster().first_other(&self.tp, from, to, sums).await {
+                    Err(e) if e.kind() == Kind::Failed && self.cluster().watermarks(&self.tp).await?.0 > from => {
+                        Err(Error::unavailable("retention moved on while the range was read"))
+                    }
+                    found => found,
+                }
+            }
+        });
+        Ok(asked.await?.flatten())
     }
 
     /// Where the leader epoch changes from one record to the next, whether nothing was cut off in between: behind a
@@ -208,23 +255,46 @@ impl Partition {
     ///
     /// # Errors
     /// [`Kind::Fenced`] if something may have been: the start looks again.
-    pub(super) async fn check_leader_epochs(&self, last: Option<LastRecord>, records: &RawBatch) -> Result<()> {
+    pub(super) async fn check_leader_epochs(
+        &self,
+        last: Option<LastRecord>,
+        records: &RawBatch,
+        to: i64,
+    ) -> Result<()> {
         let mut before = last;
         for record in records.iter() {
             let (offset, leader_epoch) = (record.offset, record.leader_epoch);
             if let Some(before) = before.filter(|b| b.leader_epoch >= 0 && b.leader_epoch != leader_epoch) {
                 let behind = before.offset + 1;
-                if self.diverged(behind, before.leader_epoch).await?
-                    || self.first_other(behind, offset, Arc::default()).await?.is_some()
-                {
-                    let why = format!("its log may have been truncated between {behind} and {offset}");
-                    tracing::warn!("{}: {why}: beginning anew", self.tp);
-                    return Err(Error::fenced(why));
+                if self.diverged(behind, before.leader_epoch).await? {
+                    return Err(self.may_be_truncated(behind, offset));
                 }
+                self.check_without_records(behind, offset).await?;
             }
             before = Some(LastRecord { offset, leader_epoch });
         }
+        // A cut of markers has no epoch that could have changed.
+        if records.is_empty()
+            && let Some(last) = last.filter(|last| last.leader_epoch >= 0 && last.offset + 1 < to)
+            && self.diverged(to, last.leader_epoch).await?
+        {
+            self.check_without_records(last.offset + 1, to).await?;
+        }
         Ok(())
+    }
+
+    /// That the log has no record in `from..to`, where none was read.
+    async fn check_without_records(&self, from: i64, to: i64) -> Result<()> {
+        match self.first_other(from, to, Arc::default()).await? {
+            None => Ok(()),
+            Some(_) => Err(self.may_be_truncated(from, to)),
+        }
+    }
+
+    fn may_be_truncated(&self, from: i64, to: i64) -> Error {
+        let why = format!("its log may have been truncated between {from} and {to}");
+        tracing::warn!("{}: {why}: beginning anew", self.tp);
+        Error::fenced(why)
     }
 
     /// Where the next generation begins: at the first record that is not archived as it is, so that nothing is left out
@@ -235,12 +305,21 @@ impl Partition {
         }
         let (low, high) = self.watermarks().await?;
         // Of the cuts behind the newest that both logs have.
-        let mut later = BTreeMap::new();
-        let mut back = self.back(loaded);
+        let mut later = Checksums::new();
+        let (mut back, mut genesis) = (self.back(loaded), loaded.genesis.clone());
         let from = loop {
-            let Some(cut) = back.next().await? else { break low };
-            let sums = checksums(&cut)?;
-            let Some((last, sum)) = sums.last_key_value().map(|(o, s)| (*o, *s)) else { continue };
+            let Some(cut) = back.next().await? else {
+                // What was cut off may reach into the generation before, if that is of the same topic.
+                match self.generation_before(&genesis).await? {
+                    Some(before) if before.genesis.topic_id == genesis.topic_id => {
+                        (back, genesis) = (self.back(&before), before.genesis);
+                        continue;
+                    }
+                    _ => break low.max(genesis.first_offset.min(high)),
+                }
+            };
+            let sums = checksums(&cut, usize::MAX)?;
+            let Some((last, sum)) = sums.last().copied() else { continue };
             if last < low {
                 break low;
             }
@@ -252,13 +331,20 @@ impl Partition {
         Ok(self.first_other(from, high, Arc::new(later)).await?.unwrap_or(high))
     }
 
+    async fn generation_before(&self, genesis: &Genesis) -> Result<Option<Loaded>> {
+        match genesis.generation {
+            0 | 1 => Ok(None),
+            g => self.wait_out("load the ledger", || io::load(self.store(), &self.tp, g - 1)).await,
+        }
+    }
+
     /// Whether the log has all that was archived up to a cut's last record. Where the brokers have no leader epochs,
     /// what it has at that record's offset has to do.
     async fn is_in_both(&self, last: i64, sum: u64, leader_epoch: i32) -> Result<bool> {
         if leader_epoch >= 0 && self.diverged(last + 1, leader_epoch).await? {
             return Ok(false);
         }
-        if self.first_other(last, last + 1, Arc::new(BTreeMap::from([(last, sum)]))).await?.is_some() {
+        if self.first_other(last, last + 1, Arc::new(Checksums::from([(last, sum)]))).await?.is_some() {
             return Ok(false);
         }
         // It is there, or compaction took it: then only the epoch tells.
@@ -348,12 +434,12 @@ pub(super) fn last_record(cut: &Intent) -> Result<Option<LastRecord>> {
     Ok(last.map(|offset| LastRecord { offset: offset as i64, leader_epoch: cut.leader_epoch }))
 }
 
-/// Offset -> checksum of every record that an intent names.
-fn checksums(intent: &Intent) -> Result<BTreeMap<i64, u64>> {
-    let mut sums = BTreeMap::new();
+/// Offset and checksum of records that an intent names: of each object's last ones, at most so many.
+fn checksums(intent: &Intent, most: usize) -> Result<Checksums> {
+    let mut sums = Checksums::new();
     for object in &intent.objects {
         let (offsets, checksums) = (decode_offsets(&object.offsets)?, decode_checksums(&object.checksums)?);
-        sums.extend(offsets.iter().map(|o| o as i64).zip(checksums));
+        sums.extend(offsets.iter().map(|o| o as i64).rev().zip(checksums.into_iter().rev()).take(most));
     }
     Ok(sums)
 }

@@ -253,6 +253,11 @@ pub async fn names_behind(store: &dyn Store, prefix: &str, checkpoint: Option<i6
     }
 }
 
+/// Where all committed cuts begin, ascending.
+pub async fn starts(store: &dyn Store, prefix: &str) -> Result<Vec<i64>> {
+    Ok(names_behind(store, prefix, None).await?.manifests.into_iter().collect())
+}
+
 /// Reads a document that a listing named.
 pub async fn read<T: serde::de::DeserializeOwned>(store: &dyn Store, key: &str) -> Result<(T, Bytes)> {
     let bytes = store.get(key).await?.ok_or_else(|| {

@@ -181,6 +181,8 @@ pub(crate) struct Shared {
     encoders: Semaphore,
     /// Partitions that load their ledger at a time.
     starts: Semaphore,
+    /// Cuts that are recovered at a time.
+    recoveries: Semaphore,
 }
 
 impl Shared {
@@ -279,6 +281,7 @@ pub async fn run_on(
         commands,
         encoders: Semaphore::new(cores),
         starts: Semaphore::new(16),
+        recoveries: Semaphore::new(2),
     });
     let (partitions, stopped) = Tasks::new(shared, patience).run(events, stage).await?;
     Ok(Outcome { counted: counters.get(), archive, partitions, stopped })

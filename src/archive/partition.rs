@@ -99,7 +99,8 @@ impl Partition {
         }
         let (low, high) = self.watermarks().await?;
         // Where every offset was a record, each one that is gone was one.
-        let dense = newest.is_none_or(|cut| i64::try_from(cut.rows()).is_ok_and(|rows| rows == cut.to - cut.from));
+        let next = writer.head.next;
+        let dense = newest.is_some_and(|cut| cut.to == next && i64::try_from(cut.rows()) == Ok(next - cut.from));
         writer.follow_log(low, high, if dense { GapKind::Lost } else { GapKind::Unknown }).await?;
         if self.shared.options.once {
             self.tell_hidden(high).await;

@@ -22,6 +22,9 @@ use std::time::Duration;
 impl Writer<'_> {
     /// Finishes a cut that was begun: creates every object that its intent names, with the rows that Kafka still has.
     pub(super) async fn recover(&mut self, intent: Intent) -> Result<()> {
+        // What it reads is not in the budget.
+        let shared = self.shared().clone();
+        let _permit = shared.recoveries.acquire().await.map_err(|_| Error::internal("semaphore closed"))?;
         let tp = self.partition.tp.clone();
         tracing::info!("{tp}: finishing the cut {}..{} that was begun before", intent.from, intent.to);
         let intent = Arc::new(intent);

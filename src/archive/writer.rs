@@ -91,7 +91,7 @@ impl Writer<'_> {
                 Ok((intent, groups))
             })
             .await?;
-        self.partition.check_leader_epochs(self.last, &records).await?;
+        self.partition.check_leader_epochs(self.last, &records, to).await?;
         let intent = self.announce(intent).await?;
         let format = self.shared().options.format;
         let objects = self.create_objects(&intent, &intent.objects, format, &records, &groups).await?;
@@ -265,9 +265,9 @@ impl Writer<'_> {
             }
             if kind == GapKind::Unknown {
                 tracing::error!(
-                    "{tp}: {what} were deleted by retention before they were archived. Whether records were among them is \
-                     not known: in this log markers and aborted records take offsets, too. The gap is in the ledger; archive \
-                     more often, or raise the topic's retention.ms"
+                    "{tp}: {what} were deleted by retention before they were archived. Whether all of them were records is \
+                     not known: markers and aborted records take offsets, too. The gap is in the ledger; archive more often, \
+                     or raise the topic's retention.ms"
                 );
             } else if kind.is_loss() {
                 tracing::error!(

@@ -94,7 +94,8 @@ impl Catalog {
     /// [`crate::Kind::Corrupt`] if there are data all the same, and no ledger: something deleted it.
     pub async fn check_empty(&self) -> Result<()> {
         let has = async |prefix| Ok::<_, Error>(!self.store.list(prefix, None, Some(1)).await?.objects.is_empty());
-        if !has(layout::LEDGER_PREFIX).await? && has(layout::DATA_PREFIX).await? {
+        // Data first: others may be writing.
+        if has(layout::DATA_PREFIX).await? && !has(layout::LEDGER_PREFIX).await? {
             return Err(Error::corrupt(format!(
                 "the archive has objects under {} and no ledger: something deleted {}. Restore it from older versions or a \
                  copy of the bucket; nothing should be archived until then",

@@ -78,8 +78,8 @@ impl Run {
         Ok(())
     }
 
-    async fn next_generation(&self, genesis: &Genesis) -> Result<Option<Genesis>> {
-        let prefix = layout::ledger_prefix(&genesis.topic, genesis.partition, genesis.generation.saturating_add(1));
+    async fn generation_behind(&self, genesis: &Genesis, generation: u32) -> Result<Option<Genesis>> {
+        let prefix = layout::ledger_prefix(&genesis.topic, genesis.partition, generation.saturating_add(1));
         let key = layout::genesis_key(&prefix);
         let bytes = self.store.get(&key).await?;
         Ok(bytes.and_then(|bytes| documents::parse::<Genesis>(What::GenesisDamaged, &key, &bytes).ok()))
@@ -96,11 +96,12 @@ impl Run {
                 documents::parse::<Manifest>(What::ManifestDamaged, &key, &bytes).map_or(newest, |m| m.to)
             }
         };
-        // What a later generation has of the same topic is compared with that.
-        let to = match ledger.current {
-            true => to,
-            false => self.next_generation(genesis).await?.map_or(to, |next| next.first_offset.min(to)),
-        };
+        // What later generations have of the same topic is compared with them.
+        let mut to = to;
+        let mut later = genesis.generation;
+        while let Some(next) = self.generation_behind(genesis, later).await? {
+            (to, later) = (to.min(next.first_offset), next.generation);
+        }
         let tp = TopicPartition::new(&genesis.topic, genesis.partition);
         let (asked, genesis) = (kafka.clone(), genesis.clone());
         let first = genesis.first_offset;

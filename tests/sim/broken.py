@@ -75,17 +75,17 @@ ARCHIVE = [
         "        if !missing.is_empty() {", "        if missing.len() > u64::MAX - 1 {")]),
     ("recovery does not compare checksums", [(
         "src/archive/recovery.rs",
-        "if record.checksum(&mut scratch) != checksum {", "if checksum == 0 {"), (
+        "if record.checksum(&mut scratch) != checksum {", "if record.checksum(&mut scratch) == 1 {"), (
         "src/archive/generation.rs",
         "        let Some(newest) = newest else { return Ok(None) };",
         "        let Some(newest) = newest.filter(|n| n.version > 1_000_000) else { return Ok(None) };")]),
     ("leader epochs not asked for", [(
         "src/archive/generation.rs",
-        "        if !self.ask(|| self.cluster().refuses(&self.tp, offset, leader_epoch)).await? {",
-        "        if leader_epoch >= -1 {")]),
+        "            if !self.cluster().refuses(&self.tp, offset, leader_epoch).await? {",
+        "            if leader_epoch >= -1 {")]),
     ("leader epochs asked for at a start only", [(
         "src/archive/writer.rs",
-        "        self.partition.check_leader_epochs(self.last, &records).await?;\n", "")]),
+        "        self.partition.check_leader_epochs(self.last, &records, to).await?;\n", "")]),
     ("generations not sealed", [(
         "src/archive/generation.rs",
         "            match self.wait_out(\"seal the generation\", || io::create(self.store(), &key, &seal)).await {\n"

@@ -5,7 +5,7 @@ use crate::exec::Machine;
 use crate::faults::Faults;
 use crate::rng::Rng;
 use async_trait::async_trait;
-use dlq_archiver::archive::cluster::{Cluster, Described, Incoming, Poll};
+use dlq_archiver::archive::cluster::{Checksums, Cluster, Described, Incoming, Poll};
 use dlq_archiver::kafka::{Polled, Rebalance, TopicId, TopicInfo};
 use dlq_archiver::record::{Header, RawBatch, RawRecord, TimestampType, TopicPartition};
 use dlq_archiver::{Error, Result};
@@ -423,11 +423,11 @@ impl Cluster for Broker {
         tp: &TopicPartition,
         from: i64,
         to: i64,
-        checksums: Arc<BTreeMap<i64, u64>>,
+        checksums: Arc<Checksums>,
     ) -> Result<Option<i64>> {
         let all = self.read(tp, from, to, Arc::new(RoaringTreemap::from_iter(from as u64..to as u64))).await?;
         let mut scratch = Vec::new();
-        let other = all.iter().find(|r| checksums.get(&r.offset) != Some(&r.checksum(&mut scratch)));
+        let other = all.iter().find(|r| !checksums.contains(&(r.offset, r.checksum(&mut scratch))));
         Ok(other.map(|r| r.offset))
     }
 

@@ -7,7 +7,7 @@ use crate::rng::Rng;
 use async_trait::async_trait;
 use bytes::Bytes;
 use dlq_archiver::Result;
-use dlq_archiver::archive::cluster::{Cluster, Described, Poll};
+use dlq_archiver::archive::cluster::{Checksums, Cluster, Described, Poll};
 use dlq_archiver::archive::{self, Counters, From, Options, Stage, StoreUse};
 use dlq_archiver::cut::{CutPolicy, Tables};
 use dlq_archiver::format::{Compression, Format};
@@ -110,7 +110,7 @@ impl Cluster for Counted<Broker> {
         tp: &TopicPartition,
         from: i64,
         to: i64,
-        checksums: Arc<BTreeMap<i64, u64>>,
+        checksums: Arc<Checksums>,
     ) -> Result<Option<i64>> {
         self.count("read").first_other(tp, from, to, checksums).await
     }
