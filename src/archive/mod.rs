@@ -66,7 +66,7 @@ pub struct Options {
     pub new_generation: bool,
     pub format: Format,
     pub policy: CutPolicy,
-    /// Bytes of raw records in memory, over all partitions.
+    /// Bytes of records and of the objects that they become, over all partitions.
     pub memory: usize,
     pub store_use: StoreUse,
     /// How long the first answer of broker and store is waited for.

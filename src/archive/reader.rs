@@ -25,7 +25,7 @@ use tokio::sync::mpsc::UnboundedSender;
 #[derive(Debug, Clone, Copy)]
 pub struct Settings {
     pub policy: CutPolicy,
-    /// Bytes of raw records that may be held, over all partitions.
+    /// Bytes of records and of the objects that they become that may be held, over all partitions.
     pub memory: usize,
     pub once: bool,
     /// With `once`: a partition that is read and brings nothing for this long, short of its end, is stopped.

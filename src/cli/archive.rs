@@ -59,7 +59,7 @@ pub struct Args {
     cut_age: Duration,
 
     /// Memory for records and the objects that they become, over all partitions, at least 4MiB; one cut is at most a
-    /// quarter of it. The program takes some 125MiB besides
+    /// quarter of it. The program takes some 125MiB besides, and what two cuts take while they are recovered
     #[arg(long, default_value = "512MiB", value_parser = bytes, value_name = "SIZE", env = "DLQ_ARCHIVER_MEMORY")]
     memory: usize,
 

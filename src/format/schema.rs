@@ -75,7 +75,7 @@ pub const COLUMNS: [Column; 43] = [
     column("record_id", Text, R, Distinct, "the record's position in its dead-letter topic, and so its name: `topic/partition/offset`, with `@g2` from a topic's second generation on", "", "position"),
     column("kafka_cluster_id", Text, N, Repeating, "id of the Kafka cluster; null where the broker does not tell it", "", "broker"),
     column("kafka_topic", Text, R, Repeating, "the dead-letter topic", "", "position"),
-    column("topic_generation", Int32, R, Repeating, "1 for the first topic of that name, one more each time it was deleted and made anew", "", "ledger"),
+    column("topic_generation", Int32, R, Repeating, "1 for the first topic of that name, one more each time it was deleted and made anew, or its log truncated", "", "ledger"),
     column("kafka_partition", Int32, R, Repeating, "partition of the dead-letter topic", "", "position"),
     column("kafka_offset", Int64, R, Distinct, "offset in that partition", "", "position"),
     column("kafka_timestamp", Timestamp, N, Distinct, "the Kafka timestamp; null where it is absent or outside 1970 to 9999. It may be the source record's and not the failure's: see `failed_at`", "µs, UTC", "record"),
