@@ -352,16 +352,16 @@ impl Partition {
     }
 
     /// Closes this generation and begins the next one.
-    pub(super) async fn begin_generation(&mut self, loaded: &Loaded, other: Other) -> Result<()> {
-        // Before sealing, which drops what is open of the old one.
-        let first = self.first_of_next(loaded, &other).await?;
+    pub(super) async fn begin_generation(&mut self, other: Other) -> Result<()> {
+        let before = self.seal().await?;
+        // Not before the seal: another archiver, to which the logs look the same by now, may have gone on until then.
+        let first = self.first_of_next(&before, &other).await?;
         tracing::warn!(
             "{}: {}. Generation {} is closed, the next one begins at offset {first}",
             self.tp,
             other.why,
             self.generation
         );
-        let before = self.seal().await?;
         self.enter_next(&before, first).await
     }
 

@@ -82,7 +82,7 @@ impl Partition {
             self.check_committed(committed, &loaded);
             let newest = self.back(&loaded).next().await?;
             if let Some(other) = self.other_log(&loaded, newest.as_ref()).await? {
-                self.begin_generation(&loaded, other).await?;
+                self.begin_generation(other).await?;
                 continue;
             }
             return self.finish_start(assignment, loaded, newest).await;

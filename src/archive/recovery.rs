@@ -125,6 +125,24 @@ impl Writer<'_> {
         }
     }
 
+    /// That nothing comes for a reason: after an outage a consumer may wait for ever for a topic that was made anew. A
+    /// broker that does not answer is told elsewhere.
+    ///
+    /// # Errors
+    /// [`Kind::Fenced`] if the log is another one: the start finds out what to do.
+    pub(super) async fn check_idle(&self) -> Result<()> {
+        let (cluster, tp) = (self.partition.cluster(), &self.partition.tp);
+        if let (Some(known), Ok(TopicId::Is(now))) = (&self.genesis.topic_id, cluster.topic_id(tp).await)
+            && now != *known
+        {
+            return Err(Error::fenced(format!("the topic was deleted and made anew (its id was {known}, is {now})")));
+        }
+        match cluster.watermarks(tp).await {
+            Ok((_, high)) if high < self.head.next => Err(Error::fenced("the log ends below what is archived")),
+            _ => Ok(()),
+        }
+    }
+
     /// That the topic is still the one that the ledger is of. Asked before each intent.
     pub(super) async fn check_topic_id(&self) -> Result<()> {
         let Some(known) = &self.genesis.topic_id else { return Ok(()) };

@@ -63,6 +63,7 @@ impl Writer<'_> {
                 received = batches.recv() => received,
                 () = host::sleep(LOOK) => {
                     hanging.look(self.partition).await;
+                    self.check_idle().await?;
                     continue;
                 }
             };
