@@ -154,8 +154,6 @@ pub struct Loaded {
     pub open: Option<Intent>,
     /// No cut follows: a later generation does.
     pub sealed: bool,
-    /// Start of the newest manifest's cut.
-    pub newest: Option<i64>,
     /// Where the newest checkpoint ends.
     pub checkpoint: Option<i64>,
     /// Starts of the manifests behind it.
@@ -189,19 +187,18 @@ async fn load_once(store: &dyn Store, prefix: &str) -> Result<Option<Loaded>> {
     let step = plan::step(&names)?;
     let Some(bytes) = genesis else { return Ok(None) };
     let genesis: Genesis = from_bytes(&genesis_key, &bytes)?;
-    let (head, leader_epoch, newest, open) = match step {
+    let (head, leader_epoch, open) = match step {
         Step::CreateGenesis => return Ok(None),
-        Step::FromGenesis { open } => (Head::from_genesis(&genesis, &bytes), -1, None, open),
+        Step::FromGenesis { open } => (Head::from_genesis(&genesis, &bytes), -1, open),
         Step::FromCheckpoint { to, open } => {
             let (checkpoint, _): (Checkpoint, _) = read(store, &layout::checkpoint_key(prefix, to)).await?;
             checkpoint.check(&genesis)?;
-            let last = checkpoint.manifests.last().map(|e| (e.manifest.from, e.manifest.leader_epoch));
-            let (newest, epoch) = last.unzip();
-            (Head::from_checkpoint(&checkpoint), epoch.unwrap_or(-1), newest, open)
+            let epoch = checkpoint.manifests.last().map_or(-1, |e| e.manifest.leader_epoch);
+            (Head::from_checkpoint(&checkpoint), epoch, open)
         }
         Step::FromManifest { newest, open } => {
             let (manifest, bytes): (Manifest, _) = read(store, &layout::manifest_key(prefix, newest)).await?;
-            (plan::head(&genesis, newest, &manifest, &bytes)?, manifest.leader_epoch, Some(newest), open)
+            (plan::head(&genesis, newest, &manifest, &bytes)?, manifest.leader_epoch, open)
         }
     };
     let open = match open {
@@ -215,7 +212,7 @@ async fn load_once(store: &dyn Store, prefix: &str) -> Result<Option<Loaded>> {
     let sealed = open.as_ref().is_some_and(Intent::is_seal);
     let open = open.filter(|_| !sealed);
     let recent = names.manifests.into_iter().collect();
-    Ok(Some(Loaded { genesis, head, leader_epoch, open, sealed, newest, checkpoint, recent }))
+    Ok(Some(Loaded { genesis, head, leader_epoch, open, sealed, checkpoint, recent }))
 }
 
 /// Where a partition's checkpoints end, ascending.

@@ -137,7 +137,6 @@ impl Partition {
             head: loaded.head.clone(),
             leader_epoch: loaded.leader_epoch,
             last: None,
-            newest: loaded.newest,
             checkpoint: loaded.checkpoint,
             recent: loaded.recent.clone(),
             other_log: false,

@@ -36,8 +36,6 @@ pub(super) struct Writer<'p> {
     pub(super) leader_epoch: i32,
     /// The newest archived record, as far as known.
     pub(super) last: Option<LastRecord>,
-    /// Start of the newest manifest's cut.
-    pub(super) newest: Option<i64>,
     /// Where the newest checkpoint ends.
     pub(super) checkpoint: Option<i64>,
     /// Starts of the manifests behind it.
@@ -248,7 +246,6 @@ impl Writer<'_> {
             "{}",
             if created == Created::New { "archived" } else { "found archived already" }
         );
-        self.newest = Some(manifest.from);
         self.recent.push(manifest.from);
         self.make_checkpoints().await
     }

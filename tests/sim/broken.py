@@ -37,7 +37,7 @@ ARCHIVE = [
     ("no genesis", [(
         "src/archive/partition.rs",
         "        // Where every offset was a record, each one that is gone was one.\n",
-        "        if writer.newest.is_none() {\n            writer.head.next = low;\n        }\n")]),
+        "        if writer.last.is_none() {\n            writer.head.next = low;\n        }\n")]),
     ("genesis deleted", [(
         "tests/sim/store.rs",
         "        self.oracle.create(key, body, created);\n",
