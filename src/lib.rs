@@ -17,6 +17,7 @@ pub mod ledger;
 pub mod record;
 pub mod restore;
 pub mod routing;
+pub mod stage;
 pub mod store;
 pub mod tail;
 pub mod verify;

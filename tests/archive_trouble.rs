@@ -6,7 +6,7 @@
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use dlq_archiver::archive::{self, Counters, From, Options, Outcome, Stage, StoreUse};
+use dlq_archiver::archive::{self, Counters, From, Options, Outcome, StoreUse};
 use dlq_archiver::catalog::{Catalog, Reading};
 use dlq_archiver::cut::{CutPolicy, Tables};
 use dlq_archiver::error::{Error, Kind, Result};
@@ -15,6 +15,7 @@ use dlq_archiver::format::Format;
 use dlq_archiver::kafka::{Admin, Connection, MockBroker, NewRecord, Producer, TopicId};
 use dlq_archiver::ledger::{GapKind, Genesis, Manifest};
 use dlq_archiver::record::TopicPartition;
+use dlq_archiver::stage::{self, Stage};
 use dlq_archiver::store::{Created, Head, Listing, MemoryStore, ObjectMeta, Store};
 use futures::FutureExt;
 use futures::future::BoxFuture;
@@ -100,7 +101,7 @@ fn once(topic: &str) -> Options {
 
 /// Runs `archive`, which has to end by itself.
 async fn run(options: Options, store: &Arc<dyn Store>, connection: &Connection) -> Result<Outcome> {
-    let (_stage, stage) = watch::channel(Stage::Running);
+    let (_stage, stage) = stage::channel();
     let counters = Arc::new(Counters::default());
     let run = archive::run(options, store.clone(), connection.clone(), Tables::builtin(), counters, stage);
     tokio::time::timeout(Duration::from_secs(120), run).await.expect("it waits for ever")
@@ -201,14 +202,14 @@ async fn a_second_signal_ends_a_start_that_hangs() {
         }
         passed()
     });
-    let (stage, receiver) = watch::channel(Stage::Running);
+    let (stage, receiver) = stage::channel();
     let counters = Arc::new(Counters::default());
     let mut run =
         tokio::spawn(archive::run(once("hang-dlq"), store, connection, Tables::builtin(), counters, receiver));
     listing.wait_for(|reached| *reached).await.unwrap();
-    stage.send_replace(Stage::Finish);
+    stage.send(Stage::Finish);
     tokio::time::timeout(Duration::from_secs(2), &mut run).await.expect_err("the first signal lets it finish");
-    stage.send_replace(Stage::Abandon);
+    stage.send(Stage::Abandon);
     tokio::time::timeout(Duration::from_secs(5), run).await.expect("it waits for ever").unwrap().unwrap();
 }
 

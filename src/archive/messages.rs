@@ -4,9 +4,9 @@
 //! has it: when the batch is dropped.
 
 use super::balance::on_its_way;
-use super::patience::Stage;
 use crate::error::{Error, Result};
 use crate::record::{RawBatch, TopicPartition};
+use crate::stage::Stage;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 

@@ -21,7 +21,7 @@ mod writer;
 
 pub use crate::host::now_us;
 pub use opening::{StoreCreate, StoreUse, plainly};
-pub use patience::{Patience, Stage};
+pub use patience::Patience;
 
 use crate::cut::{CutPolicy, Tables};
 use crate::error::{Error, Kind, Result};
@@ -30,6 +30,7 @@ use crate::host::{self, Task};
 use crate::kafka::Connection;
 use crate::ledger::ArchiveDoc;
 use crate::record::TopicPartition;
+use crate::stage::{Stage, StageReceiver};
 use crate::store::{Created, Store};
 use cluster::{Cluster, Described, Kafka};
 use futures::future::BoxFuture;
@@ -42,7 +43,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
-use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::sync::{Semaphore, mpsc};
 
 /// Where a partition begins that the archive does not have yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -213,7 +214,7 @@ pub async fn run(
     connection: Connection,
     tables: Tables,
     counters: Arc<Counters>,
-    stage: watch::Receiver<Stage>,
+    stage: StageReceiver,
 ) -> Result<Outcome> {
     let cluster = Arc::new(Kafka::new(connection)?);
     run_on(options, store, cluster, Arc::new(tables), counters, stage).await
@@ -238,7 +239,7 @@ pub async fn run_on(
     cluster: Arc<dyn Cluster>,
     tables: Arc<Tables>,
     counters: Arc<Counters>,
-    stage: watch::Receiver<Stage>,
+    stage: StageReceiver,
 ) -> Result<Outcome> {
     let start = Patience { limit: Some(options.start_timeout), stage: stage.clone() };
     let Described { cluster_id, topics } = describe(&options, &*cluster).await?;
@@ -316,15 +317,15 @@ impl Tasks {
     async fn run(
         mut self,
         mut events: mpsc::UnboundedReceiver<Event>,
-        mut stage: watch::Receiver<Stage>,
+        stage: StageReceiver,
     ) -> Result<(usize, Vec<(TopicPartition, Error)>)> {
         let mut told = Stage::Running;
         loop {
             tokio::select! {
                 // In this order, for a simulation to be repeatable.
                 biased;
-                Ok(()) = stage.changed(), if told < Stage::Abandon => {
-                    told = *stage.borrow();
+                () = stage.leaves(told) => {
+                    told = stage.get();
                     self.shared.command(Command::Shutdown(told));
                 }
                 Some(done) = self.running.next() => self.finished(done),
@@ -346,7 +347,7 @@ impl Tasks {
                     Some(done) => self.finished(done),
                     None => break,
                 },
-                Ok(()) = stage.changed() => told = *stage.borrow(),
+                () = stage.leaves(told) => told = stage.get(),
             }
         }
         Ok((self.turns.len(), self.stopped))

@@ -4,15 +4,15 @@
 //! Invariant: without the condition nothing but `archive.json` is written before it was told and the longest write of a
 //! writer that is gone was waited out.
 
-use super::patience::{Patience, Stage};
+use super::patience::Patience;
 use super::{ledger, now_us, rfc3339};
 use crate::error::{Error, Result};
 use crate::host;
 use crate::ledger::ArchiveDoc;
+use crate::stage::{Stage, StageReceiver};
 use crate::store::{Created, ObjectMeta, Store};
 use bytes::Bytes;
 use futures::future::join_all;
-use tokio::sync::watch;
 
 /// Whether objects are created with a condition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -73,14 +73,14 @@ pub async fn open(
 ///
 /// # Errors
 /// A shutdown that began while it waited.
-pub async fn plainly(store: &dyn Store, stage: &watch::Receiver<Stage>) -> Result<()> {
+pub async fn plainly(store: &dyn Store, stage: &StageReceiver) -> Result<()> {
     wait(store, "as asked for", stage).await?;
     store.set_plain(true);
     Ok(())
 }
 
 /// Tells what holds without the condition, and waits until no write of an earlier writer can land any more.
-async fn wait(store: &dyn Store, why: &str, stage: &watch::Receiver<Stage>) -> Result<()> {
+async fn wait(store: &dyn Store, why: &str, stage: &StageReceiver) -> Result<()> {
     let Some(wait) = store.set_plain(false) else { return Ok(()) };
     tracing::warn!(
         "{}: objects are created without If-None-Match: *, {why}. This archive is exactly once ONLY WITH ONE WRITER AT A \
@@ -90,10 +90,9 @@ async fn wait(store: &dyn Store, why: &str, stage: &watch::Receiver<Stage>) -> R
         store.url(),
         wait.as_secs()
     );
-    let mut stage = stage.clone();
     tokio::select! {
         biased;
-        Ok(_) = stage.wait_for(|s| *s > Stage::Running) => {
+        () = stage.leaves(Stage::Running) => {
             Err(Error::unavailable("ended while it waited for what a crashed run may have sent: nothing is done yet"))
         }
         () = host::sleep(wait) => Ok(()),
@@ -181,7 +180,7 @@ mod tests {
     #[tokio::test]
     async fn a_store_that_keeps_the_condition_passes_the_probe() {
         let store = crate::store::MemoryStore::new();
-        let (_stage, stage) = watch::channel(Stage::Running);
+        let (_stage, stage) = crate::stage::channel();
         probe_race(&store, &Patience { limit: None, stage }).await.unwrap();
         assert_eq!(store.snapshot().len(), ROUNDS);
     }

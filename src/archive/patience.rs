@@ -2,21 +2,9 @@
 
 use crate::error::{Error, Kind, Result};
 use crate::host;
+use crate::stage::{Stage, StageReceiver};
 use std::future::Future;
 use std::time::{Duration, Instant};
-
-use tokio::sync::watch;
-
-/// How far a shutdown has gone.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
-pub enum Stage {
-    #[default]
-    Running,
-    /// Finish what is open, then leave.
-    Finish,
-    /// Leave now; Kafka still has what is not archived.
-    Abandon,
-}
 
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
@@ -31,12 +19,12 @@ const LAST: Duration = Duration::from_secs(3);
 pub struct Patience {
     /// `None` = for ever.
     pub limit: Option<Duration>,
-    pub stage: watch::Receiver<Stage>,
+    pub stage: StageReceiver,
 }
 
 impl Patience {
     pub fn stage(&self) -> Stage {
-        *self.stage.borrow()
+        self.stage.get()
     }
 
     /// Runs `attempt` until it answers. Only [`Kind::Unavailable`] is waited out.
@@ -86,10 +74,9 @@ impl Patience {
                 tell = waited + (waited * 2).clamp(SILENCE, LONGEST_SILENCE);
             }
             let left = self.limit.map_or(pause, |limit| limit.saturating_sub(waited));
-            let mut changes = self.stage.clone();
             tokio::select! {
                 biased;
-                _ = changes.wait_for(|s| *s > stage) => {}
+                () = self.stage.leaves(stage) => {}
                 () = host::sleep(pause.min(left)) => {}
             }
             pause = (pause * 2).min(LONGEST_PAUSE);

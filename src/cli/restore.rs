@@ -7,7 +7,7 @@ use super::filter::FilterArgs;
 use super::output::OutputArgs;
 use super::progress::Progress;
 use super::{signals, text};
-use crate::archive::{Stage, now_us, plainly, rfc3339};
+use crate::archive::{now_us, plainly, rfc3339};
 use crate::catalog::Catalog;
 use crate::dialect::Dialects;
 use crate::error::{Error, Result};
@@ -18,11 +18,11 @@ use crate::restore::delivery::Asked;
 use crate::restore::plan::{self, Delivery, RuleOptions, Timestamps};
 use crate::restore::target::Kafka;
 use crate::restore::{Counters, Draft, End, Options, Prepared, Restore};
+use crate::stage::{Stage, StageReceiver};
 use clap::ValueEnum;
 use std::io::{self, IsTerminal, Write};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::watch;
 
 /// Without a terminal to ask on, more records than this want `--yes`.
 const UNASKED: u64 = 1000;
@@ -211,11 +211,10 @@ pub async fn run(args: Args) -> Result<u8> {
 }
 
 /// `None` if the shutdown gets to `limit` first.
-async fn until<T>(stage: &watch::Receiver<Stage>, limit: Stage, work: impl Future<Output = T>) -> Option<T> {
-    let mut stage = stage.clone();
+async fn until<T>(stage: &StageReceiver, limit: Stage, work: impl Future<Output = T>) -> Option<T> {
     tokio::select! {
         done = work => Some(done),
-        Ok(_) = stage.wait_for(|s| *s >= limit) => None,
+        () = stage.reaches(limit) => None,
     }
 }
 
@@ -249,7 +248,7 @@ async fn go(
     restore: &Restore,
     prepared: Prepared,
     counters: &Arc<Counters>,
-    stage: watch::Receiver<Stage>,
+    stage: StageReceiver,
 ) -> Result<u8> {
     let mut failures = false;
     let (plan, sink) = match prepared {

@@ -10,17 +10,16 @@ use super::past::Past;
 use super::pieces::Piece;
 use super::plan::{Delivery, PlanCut, PlanDoc, Rules, Skip, Why};
 use super::{CutPlace, Restore, audit, place};
-use crate::archive::Stage;
 use crate::catalog::{Cut, Reading, Selected};
 use crate::error::{Error, Result};
 use crate::filter::Filter;
 use crate::format::restored::Restored;
 use crate::host::now_us;
 use crate::kafka::Refusal;
+use crate::stage::{Stage, StageReceiver};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use tokio::sync::watch;
 
 /// One run of a plan.
 pub struct Going<'a> {
@@ -33,7 +32,7 @@ pub struct Going<'a> {
     pub run: u32,
     /// Records of the plan that are sent or skipped, and listed.
     pub done: u64,
-    pub stage: watch::Receiver<Stage>,
+    pub stage: StageReceiver,
 }
 
 impl Going<'_> {
@@ -115,7 +114,7 @@ impl Going<'_> {
             };
             if let Some(batch) = full {
                 self.flush(batch).await?;
-                if *self.stage.borrow() > Stage::Running {
+                if self.stage.get() > Stage::Running {
                     return Ok(false);
                 }
             }

@@ -11,12 +11,12 @@ use super::limits::DESCRIBE;
 use super::pieces::{counted, redone};
 use super::plan::{Delivery, PlanCut, PlanDoc};
 use super::{Restore, plan_cut, turn};
-use crate::archive::{Stage, rfc3339};
+use crate::archive::rfc3339;
 use crate::error::{Error, Kind, Result};
 use crate::host::now_us;
+use crate::stage::StageReceiver;
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering::Relaxed;
-use tokio::sync::watch;
 
 #[derive(Debug)]
 pub enum End {
@@ -34,7 +34,7 @@ impl Restore {
     ///
     /// # Errors
     /// What stopped it, with how far it is. The same command goes on from there.
-    pub async fn run(&self, plan: &PlanDoc, sink: Option<Sink>, stage: watch::Receiver<Stage>) -> Result<End> {
+    pub async fn run(&self, plan: &PlanDoc, sink: Option<Sink>, stage: StageReceiver) -> Result<End> {
         let folder = Folder::new(self.store(), &plan.restore_id);
         if plan.dialects_digest != self.dialects_digest {
             tracing::warn!(

@@ -8,12 +8,13 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use dlq_archiver::Result;
 use dlq_archiver::archive::cluster::{Checksums, Cluster, Described, Poll};
-use dlq_archiver::archive::{self, Counters, From, Options, Stage, StoreUse};
+use dlq_archiver::archive::{self, Counters, From, Options, StoreUse};
 use dlq_archiver::cut::{CutPolicy, Tables};
 use dlq_archiver::format::{Compression, Format};
 use dlq_archiver::host;
 use dlq_archiver::kafka::TopicId;
 use dlq_archiver::record::{RawBatch, TopicPartition};
+use dlq_archiver::stage;
 use dlq_archiver::store::{Created, Head, Listing, MemoryStore, ObjectMeta, Store};
 use futures::FutureExt;
 use roaring::RoaringTreemap;
@@ -21,7 +22,6 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use tokio::sync::watch;
 
 type Counts = BTreeMap<&'static str, u64>;
 
@@ -169,7 +169,7 @@ impl Counting {
         let ended = Arc::new(Mutex::new(None));
         let told = ended.clone();
         let run = async move {
-            let (_stage, receiver) = watch::channel(Stage::Running);
+            let (_stage, receiver) = stage::channel();
             let (tables, counters) = (Arc::new(Tables::builtin()), Arc::new(Counters::default()));
             let outcome = archive::run_on(options, store, cluster, tables, counters, receiver).await;
             *told.lock().unwrap() = Some(outcome);

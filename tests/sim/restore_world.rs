@@ -9,7 +9,7 @@ use crate::rng::Rng;
 use crate::store::FaultyStore;
 use crate::support::{TestArchive, push};
 use crate::target::{Brokers, Topic};
-use dlq_archiver::archive::{Stage, rfc3339};
+use dlq_archiver::archive::rfc3339;
 use dlq_archiver::catalog::Catalog;
 use dlq_archiver::dialect::Dialects;
 use dlq_archiver::filter::{Filter, FilterDoc};
@@ -21,6 +21,7 @@ use dlq_archiver::restore::batch::Limits;
 use dlq_archiver::restore::delivery::Asked;
 use dlq_archiver::restore::plan::{self, Delivery, RuleOptions, Why};
 use dlq_archiver::restore::{Counters, End, Options, Prepared, Restore};
+use dlq_archiver::stage::{self, Stage, StageReceiver};
 use dlq_archiver::store::MemoryStore;
 use dlq_archiver::{Error, Kind, Result};
 use futures::FutureExt;
@@ -28,7 +29,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, LazyLock, Mutex};
 use std::time::Duration;
-use tokio::sync::watch;
 
 /// Most that are started before all is quiet.
 const PROCESSES: u32 = 40;
@@ -319,7 +319,7 @@ impl World {
             "process {process} starts: {:?} to {:?}, resume {:?}, take over: {}",
             command.filter, command.to, command.resume, command.take_over
         ));
-        let (stage, receiver) = watch::channel(Stage::Running);
+        let (stage, receiver) = stage::channel();
         let stop = self.faults.strikes("shutdown", 100).then(|| Duration::from_millis(self.rng.range(1, 20_000)));
         let limits = Limits { records: batch, bytes: self.rng.range(100, 6000) as usize };
         let (world, filter, resume) = (self.clone(), command.filter.clone(), command.resume.is_some());
@@ -328,7 +328,7 @@ impl World {
             let ask = async {
                 if let Some(pause) = stop {
                     host::sleep(pause).await;
-                    let _ = stage.send(Stage::Finish);
+                    stage.send(Stage::Finish);
                 }
                 futures::future::pending::<()>().await;
             };
@@ -355,13 +355,7 @@ impl World {
     }
 
     /// The program, without its flags and tables.
-    async fn restore(
-        &self,
-        process: u32,
-        command: Command,
-        limits: Limits,
-        stage: watch::Receiver<Stage>,
-    ) -> Result<Outcome> {
+    async fn restore(&self, process: u32, command: Command, limits: Limits, stage: StageReceiver) -> Result<Outcome> {
         let catalog = Catalog::open(Arc::new(self.store.clone())).await?;
         let rules = RuleOptions { to: command.to, ..RuleOptions::default() };
         let archive_id = &catalog.archive().archive_id;

@@ -7,17 +7,17 @@ use crate::oracle::Oracle;
 use crate::report::Report;
 use crate::rng::Rng;
 use crate::store::FaultyStore;
-use dlq_archiver::archive::{self, Counters, From, Options, Stage, StoreUse};
+use dlq_archiver::archive::{self, Counters, From, Options, StoreUse};
 use dlq_archiver::cut::{CutPolicy, Tables};
 use dlq_archiver::format::{Compression, Format};
 use dlq_archiver::host;
 use dlq_archiver::record::TopicPartition;
+use dlq_archiver::stage::{self, Stage};
 use futures::FutureExt;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, LazyLock, Mutex};
 use std::time::Duration;
-use tokio::sync::watch;
 
 /// Shortly before midnight, so that cuts have two dates. Microseconds since 1970.
 const BEGIN_US: i64 = 1_790_000_000_000_000 / 86_400_000_000 * 86_400_000_000 - 1_200_000_000;
@@ -168,7 +168,7 @@ impl World {
             wait: Duration::from_secs(600),
         };
         self.oracle.event(format!("process {process} starts, once: {once}"));
-        let (stage, receiver) = watch::channel(Stage::Running);
+        let (stage, receiver) = stage::channel();
         let finish = self.faults.strikes("shutdown", 200).then(|| Duration::from_secs(rng.range(1, 200)));
         let world = self.clone();
         let archiver = async move {
@@ -179,7 +179,7 @@ impl World {
                 match finish {
                     Some(pause) => {
                         host::sleep(pause).await;
-                        let _ = stage.send(Stage::Finish);
+                        stage.send(Stage::Finish);
                         futures::future::pending::<()>().await;
                     }
                     None => futures::future::pending::<()>().await,
