@@ -16,6 +16,7 @@ pub mod layout;
 pub mod ledger;
 pub mod record;
 pub mod restore;
+pub mod retention;
 pub mod routing;
 pub mod stage;
 pub mod store;

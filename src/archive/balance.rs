@@ -16,8 +16,12 @@ pub struct Load<K> {
     pub open: usize,
     /// Told to read, not stopped or finished.
     pub reading: bool,
-    /// Has not reached the log end that was seen at start.
+    /// Has not reached the log end, as it was seen last.
     pub behind: bool,
+    /// Bytes up to there, as far as they can be told.
+    pub left: usize,
+    /// When the next of them may be deleted, ms since 1970; `i64::MAX` where nothing is known to.
+    pub expires_ms: i64,
 }
 
 /// Memory: what batches take that were handed over, and what all may take.
@@ -60,14 +64,23 @@ pub fn decide<K: Copy + Ord>(mut loads: Vec<Load<K>>, memory: Memory, cut_bytes:
     } else if full && used <= budget / 2 {
         full = false;
     }
-    // While one is on its way.
-    let window = (budget / 2 / cut_bytes.max(1)).max(1);
-    // A batch that was begun is finished first.
-    loads.sort_unstable_by_key(|l| (l.open == 0, l.key));
-    let mut behind = 0;
+    // A batch that was begun is finished first; then the nearest deadline.
+    loads.sort_unstable_by_key(|l| (l.open == 0, l.expires_ms, l.key));
+    // What those that are read may come to. The other half is for what is on its way.
+    let mut room = budget / 2;
+    let mut first = true;
     let read = loads.iter().filter(|l| {
-        behind += usize::from(l.reading && l.behind);
-        l.reading && !full && (!l.behind || behind <= window)
+        if !l.reading || full {
+            return false;
+        }
+        if !l.behind {
+            return true;
+        }
+        let comes_to = l.open.saturating_add(l.left).min(cut_bytes.max(1));
+        let fits = std::mem::take(&mut first) || comes_to <= room;
+        // Later ones do not overtake.
+        room = if fits { room.saturating_sub(comes_to) } else { 0 };
+        fits
     });
     Decision { full, cut, read: read.map(|l| l.key).collect() }
 }
@@ -77,7 +90,7 @@ mod tests {
     use super::*;
 
     fn load(key: u32, open: usize, behind: bool) -> Load<u32> {
-        Load { key, open, reading: true, behind }
+        Load { key, open, reading: true, behind, left: 1000, expires_ms: i64::MAX }
     }
 
     #[test]
@@ -88,6 +101,24 @@ mod tests {
         assert_eq!(decision, Decision { full: false, cut: vec![], read: vec![1, 0, 3] });
         // Partitions at their end are read in any case.
         assert_eq!(decide(loads, memory, 300).read, [1, 3]);
+    }
+
+    #[test]
+    fn the_nearest_deadline_is_read_first_but_for_batches_that_were_begun() {
+        let at = |key, open, expires_ms| Load { expires_ms, ..load(key, open, true) };
+        let memory = Memory { handed: 0, budget: 400, full: false };
+        let loads = vec![at(0, 0, i64::MAX), at(1, 0, 500), at(2, 0, 100), at(3, 10, 900)];
+        assert_eq!(decide(loads, memory, 100).read, [3, 2]);
+    }
+
+    /// Two at a time took three times as long as all of them.
+    #[test]
+    fn partitions_with_little_left_are_read_together() {
+        let little = |key| Load { left: 10, ..load(key, 0, true) };
+        let memory = Memory { handed: 0, budget: 400, full: false };
+        assert_eq!(decide((0..50).map(little).collect(), memory, 100).read.len(), 20);
+        let loads = vec![little(0), load(1, 0, true), load(2, 0, true), little(3)];
+        assert_eq!(decide(loads, memory, 100).read, [0, 1], "a small one behind a large one does not overtake it");
     }
 
     #[test]

@@ -4,11 +4,14 @@
 
 use crate::error::{Error, Result};
 use crate::host;
-use crate::kafka::{Admin, Connection, Consumer, Message, Polled, RangeReader, Rebalance, TopicId, TopicInfo};
+use crate::kafka::{
+    self, Admin, Connection, Consumer, Message, Peeked, Polled, RangeReader, Rebalance, TopicId, TopicInfo,
+};
 use crate::record::{RawBatch, TopicPartition};
+use crate::retention::LogSettings;
 use async_trait::async_trait;
 use roaring::RoaringTreemap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -46,6 +49,18 @@ pub trait Cluster: Send + Sync {
     async fn log_end(&self, tp: &TopicPartition) -> Result<i64>;
 
     async fn topic_id(&self, tp: &TopicPartition) -> Result<TopicId>;
+
+    /// What decides when records of these topics go; topics that do not tell it are left out.
+    async fn settings(&self, topics: &[String]) -> Result<BTreeMap<String, LogSettings>>;
+
+    /// Log start, last stable offset and log end of each partition whose leader answers.
+    async fn logs(&self, partitions: &[TopicPartition]) -> Result<BTreeMap<TopicPartition, (i64, i64, i64)>>;
+
+    /// The first record at or behind each offset, of open transactions too, where there is one.
+    async fn peek(&self, at: &[(TopicPartition, i64)]) -> Result<BTreeMap<TopicPartition, Peeked>>;
+
+    /// First offset of each partition at or behind a Kafka timestamp, milliseconds since 1970, where there is one.
+    async fn offsets_for_time(&self, partitions: &[TopicPartition], ms: i64) -> Result<BTreeMap<TopicPartition, i64>>;
 
     /// First offset at or behind a Kafka timestamp, milliseconds since 1970.
     async fn offset_for_time(&self, tp: &TopicPartition, ms: i64) -> Result<Option<i64>>;
@@ -173,6 +188,37 @@ impl Cluster for Kafka {
     async fn topic_id(&self, tp: &TopicPartition) -> Result<TopicId> {
         let (admin, tp) = (self.admin.clone(), tp.clone());
         host::blocking(move || admin.topic_id(&tp, ASK)).await
+    }
+
+    async fn settings(&self, topics: &[String]) -> Result<BTreeMap<String, LogSettings>> {
+        let settings = kafka::topic_settings(&self.connection, topics, &LogSettings::NAMES, ASK).await?;
+        Ok(settings.into_iter().map(|(topic, told)| (topic, LogSettings::parse(&told))).collect())
+    }
+
+    async fn logs(&self, partitions: &[TopicPartition]) -> Result<BTreeMap<TopicPartition, (i64, i64, i64)>> {
+        let (committed, partitions) = (self.admin.clone(), partitions.to_vec());
+        let uncommitted = once(&self.uncommitted, || Admin::read_uncommitted(&self.connection))?;
+        host::blocking(move || {
+            let ends = uncommitted.watermarks_of(&partitions, ASK)?;
+            let stable = committed.watermarks_of(&partitions, ASK)?;
+            let both = ends.into_iter().filter_map(|(tp, (start, end))| {
+                let (_, stable) = stable.get(&tp)?;
+                Some((tp, (start, *stable, end)))
+            });
+            Ok(both.collect())
+        })
+        .await
+    }
+
+    async fn peek(&self, at: &[(TopicPartition, i64)]) -> Result<BTreeMap<TopicPartition, Peeked>> {
+        let _permit = self.look().await?;
+        let (connection, at) = (self.connection.clone(), at.to_vec());
+        host::blocking(move || kafka::peek(&connection, &at, ASK)).await
+    }
+
+    async fn offsets_for_time(&self, partitions: &[TopicPartition], ms: i64) -> Result<BTreeMap<TopicPartition, i64>> {
+        let (admin, partitions) = (self.admin.clone(), partitions.to_vec());
+        host::blocking(move || admin.offsets_for_time(&partitions, ms, ASK)).await
     }
 
     async fn offset_for_time(&self, tp: &TopicPartition, ms: i64) -> Result<Option<i64>> {

@@ -6,7 +6,9 @@
 use super::balance::on_its_way;
 use crate::error::{Error, Result};
 use crate::record::{RawBatch, TopicPartition};
+use crate::retention::LogSettings;
 use crate::stage::Stage;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
@@ -16,6 +18,18 @@ pub struct LastRecord {
     pub offset: i64,
     /// -1 where unknown.
     pub leader_epoch: i32,
+}
+
+/// What the look-out knows of a partition.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Due {
+    pub settings: LogSettings,
+    /// Timestamp of the next record to read, where nothing was read yet.
+    pub unread_ms: Option<i64>,
+    /// The last stable offset.
+    pub end: i64,
+    /// So much is waiting that `retention.bytes` is near.
+    pub pressing: bool,
 }
 
 /// From the poll thread to the partitions' tasks.
@@ -65,6 +79,7 @@ pub enum Command {
         tp: TopicPartition,
         assignment: u64,
     },
+    Deadlines(BTreeMap<TopicPartition, Due>),
     Shutdown(Stage),
 }
 

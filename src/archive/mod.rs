@@ -5,11 +5,13 @@
 //! hint. This module ties the two sides together and counts.
 
 mod balance;
+pub mod board;
 mod checkpoint;
 pub mod cluster;
 mod generation;
 mod hanging;
 pub mod ledger;
+mod lookout;
 mod messages;
 mod opening;
 mod part;
@@ -32,10 +34,12 @@ use crate::ledger::ArchiveDoc;
 use crate::record::TopicPartition;
 use crate::stage::{Stage, StageReceiver};
 use crate::store::{Created, Store};
+use board::{Board, Standing};
 use cluster::{Cluster, Described, Kafka};
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use futures::{FutureExt, StreamExt};
+use lookout::Lookout;
 use messages::{Batch, Command, Event};
 use partition::{End, Partition};
 use reader::{Reader, Settings};
@@ -67,6 +71,12 @@ pub struct Options {
     pub new_generation: bool,
     pub format: Format,
     pub policy: CutPolicy,
+    /// An open batch is not cut before this age because of its deadline.
+    pub cut_min_age: Duration,
+    /// Of topics whose brokers do not tell `retention.ms`.
+    pub retention: Option<Duration>,
+    /// Share of the retention at which a record is cut at the latest.
+    pub safety: f64,
     /// Bytes of records and of the objects that they become, over all partitions.
     pub memory: usize,
     pub store_use: StoreUse,
@@ -74,6 +84,22 @@ pub struct Options {
     pub start_timeout: Duration,
     /// With `once`: how long an outage is waited out.
     pub wait: Duration,
+}
+
+impl Options {
+    /// The cut policy of a topic.
+    pub fn policy_of(&self, _topic: &str) -> CutPolicy {
+        self.policy
+    }
+
+    /// How long a topic keeps records, where the brokers tell `told`.
+    pub fn retention_of(&self, _topic: &str, told: Option<Duration>) -> Option<Duration> {
+        told.or(self.retention)
+    }
+
+    pub fn safety_of(&self, _topic: &str) -> f64 {
+        self.safety
+    }
 }
 
 /// What was done so far; read by progress display and metrics while the archive runs.
@@ -88,6 +114,7 @@ pub struct Counters {
     objects: AtomicU64,
     object_bytes: AtomicU64,
     lost: AtomicU64,
+    pub board: Arc<Board>,
 }
 
 /// A moment's [`Counters`].
@@ -177,6 +204,7 @@ pub(crate) struct Shared {
     store: Arc<dyn Store>,
     cluster: Arc<dyn Cluster>,
     counters: Arc<Counters>,
+    board: Arc<Board>,
     commands: std::sync::mpsc::Sender<Command>,
     /// Cores for grouping, encoding, hashing.
     encoders: Semaphore,
@@ -241,7 +269,7 @@ pub async fn run_on(
     counters: Arc<Counters>,
     stage: StageReceiver,
 ) -> Result<Outcome> {
-    let start = Patience { limit: Some(options.start_timeout), stage: stage.clone() };
+    let start = Patience { limit: Some(options.start_timeout), stage: stage.clone(), risk: None };
     let Described { cluster_id, topics } = describe(&options, &*cluster).await?;
     let (id, format) = (host::random_id(), options.format.archive_name());
     let archive = opening::open(&*store, options.store_use, format, cluster_id.as_deref(), &id, &start).await?;
@@ -265,11 +293,20 @@ pub async fn run_on(
     }
     let (commands, received) = std::sync::mpsc::channel();
     let (event_sender, events) = mpsc::unbounded_channel();
-    let settings = Settings { policy: options.policy, memory: options.memory, once: options.once, wait: options.wait };
-    let mut reader = Reader::new(consumer, settings, event_sender, (commands.clone(), received), counters.clone());
+    let settings = Settings {
+        policy: options.policy,
+        memory: options.memory,
+        once: options.once,
+        wait: options.wait,
+        min_age: options.cut_min_age,
+        safety: options.safety,
+    };
+    let board = counters.board.clone();
+    let shown = (counters.clone(), board.clone());
+    let mut reader = Reader::new(consumer, settings, event_sender, (commands.clone(), received), shown);
     host::thread("poll", move || reader.turn())?;
 
-    let patience = Patience { limit: options.once.then_some(options.wait), stage: stage.clone() };
+    let patience = Patience { limit: options.once.then_some(options.wait), stage: stage.clone(), risk: None };
     let cores = std::thread::available_parallelism().map_or(2, usize::from);
     let shared = Arc::new(Shared {
         options,
@@ -279,11 +316,13 @@ pub async fn run_on(
         store,
         cluster,
         counters: counters.clone(),
+        board,
         commands,
         encoders: Semaphore::new(cores),
         starts: Semaphore::new(16),
         recoveries: Semaphore::new(2),
     });
+    let _lookout = host::spawn(Lookout::default().run(shared.clone()));
     let (partitions, stopped) = Tasks::new(shared, patience).run(events, stage).await?;
     Ok(Outcome { counted: counters.get(), archive, partitions, stopped })
 }
@@ -403,6 +442,7 @@ impl Tasks {
             return;
         }
         tracing::error!("{tp}: stopped: {error}");
+        self.shared.board.update(&tp, |known| known.standing = Standing::Stopped(error.message().to_owned()));
         // The poll thread and its task may both have found out.
         if !self.stopped.iter().any(|(other, _)| *other == tp) {
             self.stopped.push((tp, error));

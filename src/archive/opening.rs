@@ -181,7 +181,7 @@ mod tests {
     async fn a_store_that_keeps_the_condition_passes_the_probe() {
         let store = crate::store::MemoryStore::new();
         let (_stage, stage) = crate::stage::channel();
-        probe_race(&store, &Patience { limit: None, stage }).await.unwrap();
+        probe_race(&store, &Patience { limit: None, stage, risk: None }).await.unwrap();
         assert_eq!(store.snapshot().len(), ROUNDS);
     }
 }

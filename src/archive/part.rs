@@ -4,10 +4,12 @@
 //! read_committed consumer is given, in order.
 
 use super::cluster::Incoming;
-use super::messages::LastRecord;
+use super::messages::{Due, LastRecord};
 use crate::error::Result;
 use crate::host;
 use crate::record::RawBatch;
+use crate::retention::{self, LogSettings};
+use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,6 +41,21 @@ pub struct Part {
     pub paused: bool,
     /// Batches that were handed over and are not done.
     pub jobs: usize,
+    pub settings: LogSettings,
+    /// `retention.bytes` is near.
+    pub pressing: bool,
+    /// Of the next record to read, or of the last one that was: ms since 1970.
+    pub unread_ms: Option<i64>,
+    /// Oldest timestamp in the open batch.
+    oldest_ms: Option<i64>,
+    /// Of batches that were handed over: where each ends, and its oldest timestamp.
+    handed: VecDeque<(i64, Option<i64>)>,
+    /// Records that were read, and their bytes.
+    read: (u64, u64),
+    /// Of them, those that were past `retention.ms`.
+    pub overdue: u64,
+    /// Older ones were, at the last look.
+    overdue_below_ms: i64,
 }
 
 impl Part {
@@ -55,6 +72,14 @@ impl Part {
             moved: host::now(),
             paused: true,
             jobs: 0,
+            settings: LogSettings::default(),
+            pressing: false,
+            unread_ms: None,
+            oldest_ms: None,
+            handed: VecDeque::new(),
+            read: (0, 0),
+            overdue: 0,
+            overdue_below_ms: i64::MIN,
         }
     }
 
@@ -63,6 +88,7 @@ impl Part {
         self.state = if once && offset >= end { State::Finished } else { State::Reading };
         (self.from, self.next, self.end, self.last) = (offset, offset, end, last);
         self.batch = RawBatch::new();
+        self.oldest_ms = None;
         self.since = host::now();
     }
 
@@ -99,9 +125,69 @@ impl Part {
         let before = self.batch.payload_len();
         message.copy_into(&mut self.batch)?;
         self.next = offset + 1;
-        self.last = self.batch.last().map(|r| LastRecord { offset, leader_epoch: r.leader_epoch });
+        let Some(record) = self.batch.last() else { return Ok(None) };
+        let timestamp = record.timestamp_ms;
+        self.last = Some(LastRecord { offset, leader_epoch: record.leader_epoch });
         self.moved = host::now();
-        Ok(Some(self.batch.payload_len() - before))
+        self.unread_ms = Some(timestamp);
+        // -1: it has none.
+        if timestamp >= 0 && self.oldest_ms.is_none_or(|oldest| timestamp < oldest) {
+            self.oldest_ms = Some(timestamp);
+        }
+        self.overdue += u64::from(timestamp >= 0 && timestamp < self.overdue_below_ms);
+        let bytes = self.batch.payload_len() - before;
+        self.read = (self.read.0 + 1, self.read.1 + bytes as u64);
+        Ok(Some(bytes))
+    }
+
+    /// What the look-out knows. `once`: the end is the one that was seen at start.
+    pub fn heed(&mut self, due: &Due, once: bool) {
+        (self.settings, self.pressing) = (due.settings, due.pressing);
+        let retention = due.settings.retention_ms;
+        self.overdue_below_ms = retention.map_or(i64::MIN, |ms| (host::now_us() / 1000).saturating_sub(ms));
+        self.unread_ms = self.unread_ms.or(due.unread_ms);
+        if !once {
+            self.end = self.end.max(due.end);
+        }
+    }
+
+    /// Lets the open batch go: its range, and its records.
+    pub fn close(&mut self) -> (i64, i64, RawBatch) {
+        let range = (self.from, self.next);
+        self.handed.push_back((self.next, self.oldest_ms.take()));
+        self.jobs += 1;
+        self.from = self.next;
+        self.since = host::now();
+        (range.0, range.1, std::mem::take(&mut self.batch))
+    }
+
+    /// All below `next` is archived.
+    pub fn archived(&mut self, next: i64) {
+        while self.handed.front().is_some_and(|(to, _)| *to <= next) {
+            self.handed.pop_front();
+        }
+    }
+
+    /// Timestamp of the oldest record that was read and is not archived.
+    pub fn oldest_read_ms(&self) -> Option<i64> {
+        self.handed.iter().filter_map(|(_, oldest)| *oldest).chain(self.oldest_ms).min()
+    }
+
+    /// Whether the open batch has to be cut before its time, lest Kafka deletes what a crash would lose.
+    pub fn is_urgent(&self, safety: f64) -> bool {
+        let by = self.oldest_ms.and_then(|oldest| retention::cut_by(oldest, &self.settings, safety));
+        !self.batch.is_empty() && (self.pressing || by.is_some_and(|by| host::now_us() / 1000 >= by))
+    }
+
+    /// When the next record to read may be deleted, ms since 1970.
+    pub fn expires_ms(&self) -> i64 {
+        let at = self.unread_ms.and_then(|unread| retention::cut_by(unread, &self.settings, 1.0));
+        at.unwrap_or(i64::MAX)
+    }
+
+    /// Key, value and headers of an average record; `None` before the first.
+    pub fn record_bytes(&self) -> Option<u64> {
+        self.read.1.checked_div(self.read.0)
     }
 
     /// The consumer's position: behind markers, aborted and compacted records too.

@@ -11,6 +11,7 @@ use super::patience::Patience;
 use super::writer::Writer;
 use super::{From, Shared};
 use crate::error::{Error, Kind, Result};
+use crate::host;
 use crate::kafka::TopicId;
 use crate::layout;
 use crate::ledger::{GapKind, Genesis, Intent, LEDGER_VERSION};
@@ -39,6 +40,8 @@ pub struct Partition {
 impl Partition {
     pub fn new(shared: Arc<Shared>, tp: TopicPartition, patience: Patience) -> Self {
         let prefix = layout::ledger_prefix(&tp.topic, tp.partition, 1);
+        let (board, of) = (shared.board.clone(), tp.clone());
+        let patience = Patience { risk: Some(Arc::new(move || board.risk(&of, host::now_us() / 1000))), ..patience };
         Self { shared, tp, generation: 1, prefix, patience }
     }
 
@@ -106,6 +109,7 @@ impl Partition {
             self.tell_hidden(high).await;
         }
         tracing::debug!("{}: reading from {} (log {low}..{high})", self.tp, writer.head.next);
+        self.tell_archived(writer.head.next);
         self.shared.command(Command::Start {
             tp: self.tp.clone(),
             assignment,
@@ -128,6 +132,11 @@ impl Partition {
                 end - stable
             );
         }
+    }
+
+    /// All below `next` is archived.
+    pub(super) fn tell_archived(&self, next: i64) {
+        self.shared.board.archived(&self.tp, next, self.shared.now_us() / 1000);
     }
 
     pub(super) fn writer(&self, loaded: &Loaded) -> Writer<'_> {

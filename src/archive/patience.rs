@@ -4,6 +4,7 @@ use crate::error::{Error, Kind, Result};
 use crate::host;
 use crate::stage::{Stage, StageReceiver};
 use std::future::Future;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
@@ -20,9 +21,15 @@ pub struct Patience {
     /// `None` = for ever.
     pub limit: Option<Duration>,
     pub stage: StageReceiver,
+    /// Says what an outage puts at risk; for log lines.
+    pub risk: Option<Arc<dyn Fn() -> String + Send + Sync>>,
 }
 
 impl Patience {
+    fn risk(&self) -> String {
+        self.risk.as_ref().map_or_else(|| "Kafka keeps the records until retention".into(), |risk| risk())
+    }
+
     pub fn stage(&self) -> Stage {
         self.stage.get()
     }
@@ -66,10 +73,7 @@ impl Patience {
                 return Err(error.context(format!("given up after {} s", limit.as_secs())));
             }
             if !told || waited >= tell {
-                tracing::warn!(
-                    "{doing}: {error}. Waiting (for {} s so far); Kafka keeps the records until retention",
-                    waited.as_secs()
-                );
+                tracing::warn!("{doing}: {error}. Waiting (for {} s so far); {}", waited.as_secs(), self.risk());
                 told = true;
                 tell = waited + (waited * 2).clamp(SILENCE, LONGEST_SILENCE);
             }
@@ -105,7 +109,7 @@ impl Patience {
             if self.limit.is_some_and(|limit| waited >= limit) {
                 return Err(Error::unavailable("no answer"));
             }
-            tracing::warn!("{doing}: no answer for {} s. Waiting", waited.as_secs());
+            tracing::warn!("{doing}: no answer for {} s. Waiting; {}", waited.as_secs(), self.risk());
             *told = true;
             *tell = waited + (waited * 2).clamp(SILENCE, LONGEST_SILENCE);
         }

@@ -6,6 +6,7 @@
 
 use super::Counters;
 use super::balance::{self, Decision, Load, Memory};
+use super::board::{Board, Standing};
 use super::cluster::Poll;
 use super::messages::{Batch, Command, Event};
 use super::part::{Part, State};
@@ -30,6 +31,10 @@ pub struct Settings {
     pub once: bool,
     /// With `once`: a partition that is read and brings nothing for this long, short of its end, is stopped.
     pub wait: Duration,
+    /// An open batch is not cut before this age because of its deadline.
+    pub min_age: Duration,
+    /// Share of the retention at which a batch is cut at the latest.
+    pub safety: f64,
 }
 
 pub struct Reader {
@@ -40,6 +45,7 @@ pub struct Reader {
     /// Goes with each batch, which says by it that it is done.
     to_self: Sender<Command>,
     counters: Arc<Counters>,
+    board: Arc<Board>,
     parts: BTreeMap<String, BTreeMap<i32, Part>>,
     assignments: u64,
     /// Memory of batches that were handed over and are not done.
@@ -73,7 +79,7 @@ impl Reader {
         settings: Settings,
         events: UnboundedSender<Event>,
         (to_self, commands): (Sender<Command>, Receiver<Command>),
-        counters: Arc<Counters>,
+        (counters, board): (Arc<Counters>, Arc<Board>),
     ) -> Self {
         Self {
             consumer,
@@ -82,6 +88,7 @@ impl Reader {
             commands,
             to_self,
             counters,
+            board,
             parts: BTreeMap::new(),
             assignments: 0,
             handed: 0,
@@ -251,6 +258,7 @@ impl Reader {
                     if let Some(parts) = self.parts.get_mut(&tp.topic) {
                         parts.remove(&tp.partition);
                     }
+                    self.board.remove(&tp);
                     self.send(Event::Revoked { tp });
                 }
                 // Told with what comes in their place, as each rebalance takes all of them first.
@@ -298,6 +306,7 @@ impl Reader {
                 if let Some(part) = self.current(&tp, assignment) {
                     part.jobs -= 1;
                     if let Some(offset) = durable {
+                        part.archived(offset);
                         self.consumer.commit(&tp, offset, self.stage > Stage::Running);
                     }
                 }
@@ -312,6 +321,15 @@ impl Reader {
                 if self.current(&tp, assignment).is_some() {
                     self.stop(&tp);
                 }
+            }
+            Command::Deadlines(deadlines) => {
+                let once = self.settings.once;
+                for (tp, due) in &deadlines {
+                    if let Some(part) = self.part(tp) {
+                        part.heed(due, once);
+                    }
+                }
+                self.balance();
             }
             Command::Shutdown(stage) => {
                 if stage > self.stage && self.stage == Stage::Running {
@@ -351,7 +369,7 @@ impl Reader {
             self.waiting_since = None;
             self.tell_waiting("");
         }
-        let (policy, once) = (self.settings.policy, self.settings.once);
+        let (policy, once, settings) = (self.settings.policy, self.settings.once, self.settings);
         for (tp, position) in self.consumer.positions() {
             if let Some(part) = self.part(&tp) {
                 part.follow(position, once);
@@ -365,8 +383,11 @@ impl Reader {
             if once && part.next >= part.end {
                 part.state = State::Finished;
                 close.push(tp);
-            } else if part.next > part.from && host::since(part.since) >= policy.max_age {
-                close.push(tp);
+            } else if part.next > part.from {
+                let age = host::since(part.since);
+                if age >= policy.max_age || age >= settings.min_age && part.is_urgent(settings.safety) {
+                    close.push(tp);
+                }
             }
         }
         for tp in &close {
@@ -374,6 +395,7 @@ impl Reader {
         }
         self.stop_silent();
         self.balance();
+        self.publish();
     }
 
     /// With `--once`: brokers that went away, or a topic that was deleted, must not be waited for without end.
@@ -402,12 +424,10 @@ impl Reader {
         let read = |p: &&mut Part| p.next > p.from && matches!(p.state, State::Reading | State::Finished);
         let commands = self.to_self.clone();
         let Some(part) = self.part(tp).filter(read) else { return };
-        let records = Arc::new(std::mem::take(&mut part.batch));
-        let (assignment, from, to) = (part.assignment, part.from, part.next);
+        let assignment = part.assignment;
+        let (from, to, records) = part.close();
+        let records = Arc::new(records);
         let batch = Batch { tp: tp.clone(), assignment, from, to, records, durable: None, commands };
-        part.jobs += 1;
-        part.from = part.next;
-        part.since = host::now();
         self.handed += batch.memory();
         self.send(Event::Batch(batch));
     }
@@ -415,12 +435,16 @@ impl Reader {
     /// Cuts, pauses and resumes as [`balance::decide`] says.
     fn balance(&mut self) {
         let parts: Vec<TopicPartition> = self.each().map(|(tp, _)| tp).collect();
+        let read = self.counters.get();
+        let mean = read.read_bytes.checked_div(read.read_records);
         let load = |(key, (_, p)): (usize, (TopicPartition, &Part))| Load {
             key,
             open: p.batch.memory(),
             reading: p.state == State::Reading,
             // What does not move though it is read must not keep others waiting.
             behind: p.next < p.end && (p.paused || host::since(p.moved) < STUCK),
+            left: left(p, mean),
+            expires_ms: p.expires_ms(),
         };
         let loads = self.each().enumerate().map(load).collect();
         let memory = Memory { handed: self.handed, budget: self.settings.memory, full: self.full };
@@ -444,6 +468,27 @@ impl Reader {
             if let Some(Err(e)) = result {
                 tracing::warn!("cannot {what} partitions: {e}");
             }
+        }
+    }
+
+    /// Tells how far each partition is.
+    fn publish(&self) {
+        for (tp, part) in self.each() {
+            let standing = match part.state {
+                State::Starting => Standing::Starting,
+                State::Reading => Standing::Reading,
+                State::Finished => Standing::Finished,
+                // Its task says why.
+                State::Stopped => continue,
+            };
+            self.board.update(&tp, |known| {
+                known.standing = standing;
+                known.read = part.next;
+                known.oldest_read_ms = part.oldest_read_ms();
+                known.unread_ms = part.unread_ms.or(known.unread_ms);
+                known.record_bytes = part.record_bytes().or(known.record_bytes);
+                known.overdue = part.overdue;
+            });
         }
     }
 
@@ -471,4 +516,11 @@ impl Reader {
             .iter_mut()
             .flat_map(|(topic, parts)| parts.iter_mut().map(move |(p, part)| (TopicPartition::new(topic, *p), part)))
     }
+}
+
+/// Bytes that are left to read of a partition: as many as a cut has where nothing is known yet.
+fn left(part: &Part, mean: Option<u64>) -> usize {
+    let offsets = u64::try_from(part.end.saturating_sub(part.next)).unwrap_or(0);
+    let bytes = part.record_bytes().or(mean).map_or(u64::MAX, |bytes| bytes.saturating_mul(offsets));
+    usize::try_from(bytes).unwrap_or(usize::MAX)
 }

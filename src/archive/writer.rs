@@ -233,6 +233,7 @@ impl Writer<'_> {
             self.partition.wait_out("create a manifest", || io::create(store, &key, &manifest)).await?;
         self.head = self.head.advance(&manifest, &bytes)?;
         self.leader_epoch = manifest.leader_epoch;
+        self.partition.tell_archived(self.head.next);
         self.counters().cut(manifest.rows, created);
         self.tell_gaps(&manifest.gaps);
         tracing::info!(

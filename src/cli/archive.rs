@@ -58,6 +58,20 @@ pub struct Args {
     #[arg(long, default_value = "15m", value_parser = duration, value_name = "DURATION", env = "DLQ_ARCHIVER_CUT_AGE", help_heading = "Cut policy")]
     cut_age: Duration,
 
+    /// Share of a record's retention.ms (or of retention.bytes) at which it is cut at the latest, whatever --cut-age says: 0.5
+    /// leaves half of it for outages
+    #[arg(long, default_value_t = 0.5, env = "DLQ_ARCHIVER_SAFETY", value_name = "SHARE", help_heading = "Cut policy")]
+    safety: f64,
+
+    /// A batch is not cut before this age because of its deadline. Bounds the number of objects where records are past their
+    /// retention on arrival
+    #[arg(long, default_value = "5s", value_parser = duration, value_name = "DURATION", env = "DLQ_ARCHIVER_CUT_MIN_AGE", help_heading = "Cut policy")]
+    cut_min_age: Duration,
+
+    /// How long topics keep records whose brokers do not tell retention.ms
+    #[arg(long, value_parser = duration, value_name = "DURATION", env = "DLQ_ARCHIVER_RETENTION", help_heading = "Cut policy")]
+    retention: Option<Duration>,
+
     /// Memory for records and the objects that they become, over all partitions, at least 4MiB; one cut is at most a
     /// quarter of it. The program takes some 125MiB besides, and what two cuts take while they are recovered
     #[arg(long, default_value = "512MiB", value_parser = bytes, value_name = "SIZE", env = "DLQ_ARCHIVER_MEMORY")]
@@ -128,6 +142,12 @@ impl Args {
         if self.cut_age.is_zero() {
             return Err(Error::config("--cut-age must be above 0: it would cut each record by itself"));
         }
+        if !(self.safety > 0.0 && self.safety <= 1.0) {
+            return Err(Error::config("--safety is a share of the retention: above 0, at most 1, such as 0.5"));
+        }
+        if self.retention.is_some_and(|retention| retention.is_zero()) {
+            return Err(Error::config("--retention must be above 0; leave it out if records are kept for ever"));
+        }
         if self.memory < 4 << 20 {
             return Err(Error::config("--memory must be at least 4MiB"));
         }
@@ -165,6 +185,9 @@ impl Args {
                 max_age: self.cut_age,
             },
             memory: self.memory,
+            cut_min_age: self.cut_min_age,
+            retention: self.retention,
+            safety: self.safety,
             store_use: StoreUse {
                 create: match self.store_create {
                     StoreCreateArg::Auto => StoreCreate::Auto,

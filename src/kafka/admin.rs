@@ -69,11 +69,11 @@ impl Admin {
         })
     }
 
-    fn client(&self) -> &BaseConsumer<Context> {
+    pub(super) fn client(&self) -> &BaseConsumer<Context> {
         self.consumer.inner()
     }
 
-    fn error(&self, doing: &str, e: &rdkafka::error::KafkaError) -> Error {
+    pub(super) fn error(&self, doing: &str, e: &rdkafka::error::KafkaError) -> Error {
         let doing = format!("{doing} (brokers {})", self.brokers);
         error(&doing, e, self.consumer.last_error())
     }

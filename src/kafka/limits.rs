@@ -21,7 +21,7 @@ pub async fn topic_settings(
     let admin: AdminClient<DefaultClientContext> =
         connection.client_config().create().map_err(|e| error(doing, &e, None))?;
     // Any broker knows them; not asked of the controller, which brokers with a part of Kafka's protocol may not have.
-    let broker = tokio::task::block_in_place(|| {
+    let broker = crate::host::in_place(|| {
         let metadata = admin.inner().fetch_metadata(topics.first().map(String::as_str), timeout);
         metadata.map(|m| m.brokers().first().map(|b| b.id())).map_err(|e| error(doing, &e, None))
     })?;

@@ -7,6 +7,7 @@
 mod admin;
 mod consumer;
 mod limits;
+mod logs;
 pub mod memory;
 mod message;
 mod mock;
@@ -16,6 +17,7 @@ mod range;
 pub use admin::{Admin, TopicId, TopicInfo, pattern};
 pub use consumer::{Consumer, Polled, Rebalance};
 pub use limits::topic_settings;
+pub use logs::{Peeked, peek};
 pub use message::Message;
 pub use mock::MockBroker;
 pub use producer::{Ack, NewRecord, Producer, Refusal, Transactions, UNSENDABLE_TIMESTAMP, committed};

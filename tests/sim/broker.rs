@@ -6,8 +6,10 @@ use crate::faults::Faults;
 use crate::rng::Rng;
 use async_trait::async_trait;
 use dlq_archiver::archive::cluster::{Checksums, Cluster, Described, Incoming, Poll};
+use dlq_archiver::kafka::Peeked;
 use dlq_archiver::kafka::{Polled, Rebalance, TopicId, TopicInfo};
 use dlq_archiver::record::{Header, RawBatch, RawRecord, TimestampType, TopicPartition};
+use dlq_archiver::retention::LogSettings;
 use dlq_archiver::{Error, Result};
 use roaring::RoaringTreemap;
 use std::collections::{BTreeMap, VecDeque};
@@ -411,6 +413,38 @@ impl Cluster for Broker {
     async fn committed(&self, _: &str, tp: &TopicPartition) -> Result<Option<i64>> {
         self.answer().await?;
         Ok(self.lock().committed.get(tp).copied())
+    }
+
+    async fn settings(&self, topics: &[String]) -> Result<BTreeMap<String, LogSettings>> {
+        self.answer().await?;
+        let half_an_hour = LogSettings { retention_ms: Some(1_800_000), ..LogSettings::default() };
+        Ok(topics.iter().map(|t| (t.clone(), half_an_hour)).collect())
+    }
+
+    async fn logs(&self, partitions: &[TopicPartition]) -> Result<BTreeMap<TopicPartition, (i64, i64, i64)>> {
+        self.answer().await?;
+        let log = |tp: &TopicPartition| self.log(tp, |log| (log.start, log.stable(), log.end())).ok();
+        Ok(partitions.iter().filter_map(|tp| Some((tp.clone(), log(tp)?))).collect())
+    }
+
+    async fn peek(&self, at: &[(TopicPartition, i64)]) -> Result<BTreeMap<TopicPartition, Peeked>> {
+        self.answer().await?;
+        let first = |tp: &TopicPartition, from: i64| {
+            self.log(tp, |log| {
+                let offset = log.readable(from.max(log.start)).next()?;
+                let timestamp_ms = log.record(offset)?.timestamp_ms;
+                Some(Peeked { offset, timestamp_ms, bytes: 50, headers: 0 })
+            })
+        };
+        Ok(at.iter().filter_map(|(tp, from)| Some((tp.clone(), first(tp, *from).ok()??))).collect())
+    }
+
+    async fn offsets_for_time(&self, partitions: &[TopicPartition], ms: i64) -> Result<BTreeMap<TopicPartition, i64>> {
+        self.answer().await?;
+        let first = |tp: &TopicPartition| {
+            self.log(tp, |log| log.readable(log.start).find(|o| log.record(*o).is_some_and(|r| r.timestamp_ms >= ms)))
+        };
+        Ok(partitions.iter().filter_map(|tp| Some((tp.clone(), first(tp).ok()??))).collect())
     }
 
     async fn offset_for_time(&self, tp: &TopicPartition, ms: i64) -> Result<Option<i64>> {

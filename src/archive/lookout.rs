@@ -1,0 +1,318 @@
+//! The look-out: asks how logs stand, and tells the poll thread which partitions are near their deadline, and the
+//! operator what will be lost.
+//!
+//! Decides nothing about the archive's contents: early cuts and the order of reading are the poll thread's, the
+//! arithmetic is [`crate::retention`]'s. What the brokers do not tell is done without.
+
+use super::board::Known;
+use super::messages::{Command, Due};
+use super::{Options, Shared};
+use crate::host;
+use crate::record::TopicPartition;
+use crate::retention::{self, Backlog, LogSettings, Loss, Source};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Before the next look, at most and at least; in between a twentieth of the shortest retention.
+const LONGEST: Duration = Duration::from_secs(60);
+const SHORTEST: Duration = Duration::from_secs(1);
+/// Before topics' settings are asked for again.
+const SETTINGS: Duration = Duration::from_secs(300);
+/// Looks from which the rate of reading is taken.
+const LOOKS: usize = 6;
+/// Offsets by time that a forecast is made from.
+const SAMPLES: i64 = 24;
+/// Before the same is told again.
+const SILENCE: Duration = Duration::from_secs(600);
+
+#[derive(Default)]
+pub(super) struct Lookout {
+    settings: BTreeMap<String, LogSettings>,
+    settings_at: Option<Instant>,
+    /// When looks were, and how far reading was at each, over all partitions.
+    looks: VecDeque<(Instant, BTreeMap<TopicPartition, i64>)>,
+    told: BTreeMap<String, Instant>,
+    /// Offsets of the forecast that was told last.
+    forecast: u64,
+}
+
+impl Lookout {
+    /// Until it is dropped.
+    pub(super) async fn run(mut self, shared: Arc<Shared>) {
+        loop {
+            let known = shared.board.all();
+            if !known.is_empty() {
+                self.look(&shared, known).await;
+            }
+            let new = tokio::select! {
+                biased;
+                () = shared.board.loaded.notified() => true,
+                () = host::sleep(self.pause()) => false,
+            };
+            if new {
+                // Others follow.
+                host::sleep(SHORTEST).await;
+            }
+        }
+    }
+
+    fn pause(&self) -> Duration {
+        let shortest = self.settings.values().filter_map(|s| s.retention_ms).min();
+        let twentieth = shortest.map_or(LONGEST, |ms| Duration::from_millis(ms.unsigned_abs() / 20));
+        twentieth.clamp(SHORTEST, LONGEST)
+    }
+
+    async fn look(&mut self, shared: &Shared, known: BTreeMap<TopicPartition, Known>) {
+        self.ask_settings(shared, &known).await;
+        let partitions: Vec<TopicPartition> = known.keys().cloned().collect();
+        // What does not answer is told where it is needed.
+        let logs = shared.cluster.logs(&partitions).await.inspect_err(|e| tracing::debug!("{e}")).unwrap_or_default();
+        let unseen = known.iter().filter(|(tp, k)| {
+            k.unread_ms.is_none() && k.archived.is_some() && logs.get(*tp).is_some_and(|(_, _, end)| *end > k.read)
+        });
+        let unseen: Vec<_> = unseen.filter_map(|(tp, k)| Some((tp.clone(), k.read.max(logs.get(tp)?.0)))).collect();
+        let peeked = shared.cluster.peek(&unseen).await.inspect_err(|e| tracing::debug!("{e}")).unwrap_or_default();
+        let now_ms = host::now_us() / 1000;
+        let mean = mean_bytes(&known);
+        let since = self.looks.back().map(|(at, _)| host::since(*at).as_secs_f64());
+        for tp in &partitions {
+            let settings = self.settings.get(&tp.topic).copied().unwrap_or_default();
+            shared.board.update(tp, |k| {
+                k.settings = settings;
+                if let Some(record) = peeked.get(tp) {
+                    k.unread_ms.get_or_insert(record.timestamp_ms);
+                    k.record_bytes.get_or_insert(record.bytes);
+                }
+                let Some((start, stable, end)) = logs.get(tp).copied() else { return };
+                if let Some(seconds) = since.filter(|s| *s > 0.0)
+                    && k.log.end > 0
+                {
+                    k.growth = Some((end - k.log.end).max(0) as f64 / seconds);
+                }
+                let next = k.archived.unwrap_or(start);
+                k.log = retention::Log { start, next, stable, end, ..k.log };
+                k.log.oldest_ms = k.oldest_ms();
+                let bytes = k.record_bytes.or(mean);
+                k.log.lag_bytes = bytes.map(|bytes| bytes.saturating_mul(k.log.lag()));
+                let growth = k.growth.zip(bytes).map(|(growth, bytes)| growth * bytes as f64);
+                k.deadline = retention::deadline(&k.log, &k.settings, growth, now_ms);
+            });
+        }
+        let known = shared.board.all();
+        let safety = |tp: &TopicPartition| shared.options.safety_of(&tp.topic);
+        let due = known.iter().map(|(tp, k)| {
+            let pressing = k.log.lag_bytes.is_some_and(|lag| retention::pressing(lag, &k.settings, safety(tp)));
+            (tp.clone(), Due { settings: k.settings, unread_ms: k.unread_ms, end: k.log.stable, pressing })
+        });
+        shared.command(Command::Deadlines(due.collect()));
+        self.tell_overdue(&known);
+        self.forecast(shared, &known, now_ms).await;
+        self.looks.push_back((host::now(), known.iter().map(|(tp, k)| (tp.clone(), k.read)).collect()));
+        if self.looks.len() > LOOKS {
+            self.looks.pop_front();
+        }
+    }
+
+    /// What brokers tell of topics, and in its place what the operator gave.
+    async fn ask_settings(&mut self, shared: &Shared, known: &BTreeMap<TopicPartition, Known>) {
+        let mut topics: Vec<String> = known.keys().map(|tp| tp.topic.clone()).collect();
+        topics.dedup();
+        let old = self.settings_at.is_none_or(|at| host::since(at) >= SETTINGS);
+        topics.retain(|t| old || !self.settings.contains_key(t));
+        if topics.is_empty() {
+            return;
+        }
+        if old {
+            self.settings_at = Some(host::now());
+        }
+        let told = match shared.cluster.settings(&topics).await {
+            Ok(told) => told,
+            Err(e) => {
+                tracing::debug!("{e}");
+                BTreeMap::new()
+            }
+        };
+        let mut unknown = Vec::new();
+        for topic in topics {
+            let settings = told.get(&topic).or(self.settings.get(&topic)).copied().unwrap_or_default();
+            let settings = given(&shared.options, &topic, settings);
+            if settings.source == Source::Unknown && self.is_new(&format!("settings of {topic}")) {
+                unknown.push(topic.clone());
+            }
+            self.settings.insert(topic, settings);
+        }
+        if !unknown.is_empty() {
+            tracing::warn!(
+                "the brokers do not tell retention.ms of {}: cuts come by --cut-age alone, and nothing warns before records \
+                 go. Give --retention, or let this user describe the topics' configurations",
+                unknown.join(", ")
+            );
+        }
+    }
+
+    /// Whether it was not told lately.
+    fn is_new(&mut self, what: &str) -> bool {
+        if self.told.get(what).is_some_and(|at| host::since(*at) < SILENCE) {
+            return false;
+        }
+        self.told.insert(what.to_owned(), host::now());
+        true
+    }
+
+    /// Records that are past their retention when they are read.
+    fn tell_overdue(&mut self, known: &BTreeMap<TopicPartition, Known>) {
+        let mut topics: BTreeMap<&str, (u64, LogSettings)> = BTreeMap::new();
+        for (tp, k) in known.iter().filter(|(_, k)| k.overdue > 0) {
+            let topic = topics.entry(&tp.topic).or_insert((0, k.settings));
+            topic.0 += k.overdue;
+        }
+        for (topic, (records, settings)) in topics {
+            if !self.is_new(&format!("overdue of {topic}")) {
+                continue;
+            }
+            tracing::warn!(
+                "{topic}: {records} records were past retention.ms ({}) when they were read, and Kafka deletes such within \
+                 minutes. They are cut at once. {}",
+                crate::retention::words(settings.retention_ms.unwrap_or_default()),
+                retention::OVERDUE_CURE
+            );
+        }
+    }
+
+    /// Says what will be lost if reading goes on as it does.
+    async fn forecast(&mut self, shared: &Shared, known: &BTreeMap<TopicPartition, Known>, now_ms: i64) {
+        let behind: BTreeMap<&TopicPartition, &Known> =
+            known.iter().filter(|(_, k)| k.settings.retention_ms.is_some() && k.log.stable > k.read).collect();
+        let losses = match self.rate(known) {
+            Some(rate) if !behind.is_empty() && is_late(&behind, rate, now_ms) => {
+                let backlogs = self.backlogs(shared, &behind, now_ms).await;
+                host::blocking(move || Ok(retention::forecast(backlogs, rate, now_ms))).await.unwrap_or_default()
+            }
+            _ => Vec::new(),
+        };
+        for tp in known.keys() {
+            let loss = losses.iter().find(|l| l.tp == *tp).cloned();
+            shared.board.update(tp, |k| k.forecast = loss);
+        }
+        self.tell_forecast(&losses, self.rate(known).unwrap_or_default());
+    }
+
+    fn tell_forecast(&mut self, losses: &[Loss], rate: f64) {
+        let total: u64 = losses.iter().map(|l| l.offsets).sum();
+        if total == 0 {
+            if self.forecast > 0 {
+                tracing::info!("what is left is read in time at the present rate of {rate:.0} records/s");
+                self.told.remove("forecast");
+            }
+            self.forecast = 0;
+            return;
+        }
+        // By a tenth: told again at once.
+        let moved = total.abs_diff(self.forecast) > self.forecast / 10;
+        if !self.is_new("forecast") && !moved {
+            return;
+        }
+        self.told.insert("forecast".into(), host::now());
+        self.forecast = total;
+        let at = |ms: i64| super::rfc3339(ms.saturating_mul(1000));
+        let each = losses.iter().take(10).map(|l| {
+            let (first, last) = l.timestamps;
+            format!("{}: {} from {} on (written {} to {})", l.tp, l.offsets, at(l.from_ms), at(first), at(last))
+        });
+        tracing::warn!(
+            forecast_lost = total,
+            "at the present rate of {rate:.0} records/s, {total} offsets of {} partitions will be deleted before they are read. \
+             Raise retention.ms of the topic now (kafka-configs.sh --alter), or start more archivers in the same group. {}{}",
+            losses.len(),
+            each.collect::<Vec<_>>().join("; "),
+            if losses.len() > 10 { "; ..." } else { "" }
+        );
+    }
+
+    /// Offsets a second that were read over the last looks; `None` if it is not known yet.
+    fn rate(&self, known: &BTreeMap<TopicPartition, Known>) -> Option<f64> {
+        let (at, then) = self.looks.front()?;
+        let seconds = host::since(*at).as_secs_f64();
+        // A partition that began anew since may stand further back.
+        let read = known.iter().filter_map(|(tp, k)| Some((k.read - then.get(tp)?).max(0)));
+        (seconds >= 1.0).then(|| read.sum::<i64>() as f64 / seconds)
+    }
+
+    /// The shape of what is left: offsets at times from the oldest on.
+    async fn backlogs(&self, shared: &Shared, behind: &BTreeMap<&TopicPartition, &Known>, now_ms: i64) -> Vec<Backlog> {
+        let partitions: Vec<TopicPartition> = behind.keys().map(|tp| (*tp).clone()).collect();
+        let oldest = behind.values().filter_map(|k| k.unread_ms).min().unwrap_or(now_ms);
+        let mut at = Vec::new();
+        for i in 1..=SAMPLES {
+            let ms = oldest + (now_ms - oldest) / SAMPLES * i;
+            match shared.cluster.offsets_for_time(&partitions, ms).await {
+                Ok(offsets) => at.push((ms, offsets)),
+                // Brokers that cannot seek by time: a straight line has to do.
+                Err(e) => {
+                    tracing::debug!("{e}");
+                    break;
+                }
+            }
+        }
+        behind.iter().map(|(tp, k)| backlog(tp, k, &at, now_ms, shared)).collect()
+    }
+}
+
+/// With what the operator gave in place of what brokers do not tell, or for this topic alone.
+fn given(options: &Options, topic: &str, settings: LogSettings) -> LogSettings {
+    let millis = |ms: i64| Duration::from_millis(ms.unsigned_abs());
+    let told = (settings.source == Source::Brokers).then(|| settings.retention_ms.map_or(Duration::MAX, millis));
+    match options.retention_of(topic, told) {
+        kept if kept == told => settings,
+        kept => settings.given(kept.and_then(|k| i64::try_from(k.as_millis()).ok())),
+    }
+}
+
+fn backlog(
+    tp: &TopicPartition,
+    k: &Known,
+    samples: &[(i64, BTreeMap<TopicPartition, i64>)],
+    now_ms: i64,
+    shared: &Shared,
+) -> Backlog {
+    let (next, end) = (k.read.max(k.log.start), k.log.stable);
+    let mut profile = vec![(next, k.unread_ms.unwrap_or(now_ms))];
+    for (ms, offsets) in samples {
+        let Some(&(last, last_ms)) = profile.last() else { break };
+        let offset = offsets.get(tp).copied().unwrap_or(end).min(end);
+        if offset > last && *ms > last_ms {
+            profile.push((offset, *ms));
+        } else if *ms > last_ms
+            && let Some(point) = profile.last_mut()
+        {
+            // The record there is no older than this.
+            point.1 = *ms;
+        }
+    }
+    if let Some(&(last, ms)) = profile.last()
+        && last < end
+        && ms < now_ms
+    {
+        profile.push((end, now_ms));
+    }
+    let policy = shared.options.policy_of(&tp.topic);
+    let bytes = k.record_bytes.unwrap_or(1).max(1);
+    let batch = (policy.max_records as u64).min(policy.max_bytes as u64 / bytes).max(1);
+    let begun = k.oldest_read_ms.is_some();
+    Backlog { tp: tp.clone(), next, end, profile, retention_ms: k.settings.retention_ms, batch, begun }
+}
+
+/// Whether the earliest deadline may come before all is read.
+fn is_late(behind: &BTreeMap<&TopicPartition, &Known>, rate: f64, now_ms: i64) -> bool {
+    let left: i64 = behind.values().map(|k| k.log.stable - k.read).sum();
+    let first = behind.values().filter_map(|k| Some(k.unread_ms?.saturating_add(k.settings.retention_ms?))).min();
+    let seconds = if rate > 0.0 { left as f64 / rate } else { f64::INFINITY };
+    first.is_some_and(|first| (first.saturating_sub(now_ms)) as f64 / 1000.0 <= seconds)
+}
+
+fn mean_bytes(known: &BTreeMap<TopicPartition, Known>) -> Option<u64> {
+    let each = || known.values().filter_map(|k| k.record_bytes);
+    let n = each().count() as u64;
+    (n > 0).then(|| each().sum::<u64>() / n)
+}
