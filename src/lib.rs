@@ -19,6 +19,7 @@ pub mod restore;
 pub mod routing;
 pub mod store;
 pub mod tail;
+pub mod topics;
 pub mod verify;
 
 pub use error::{Error, Kind, Result};

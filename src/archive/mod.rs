@@ -15,6 +15,7 @@ mod opening;
 mod part;
 mod partition;
 mod patience;
+mod policies;
 mod reader;
 mod recovery;
 mod writer;
@@ -31,12 +32,14 @@ use crate::kafka::Connection;
 use crate::ledger::ArchiveDoc;
 use crate::record::TopicPartition;
 use crate::store::{Created, Store};
+use crate::topics::{TopicSettings, settings_of};
 use cluster::{Cluster, Described, Kafka};
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use futures::{FutureExt, StreamExt};
 use messages::{Batch, Command, Event};
 use partition::{End, Partition};
+use policies::Policies;
 use reader::{Reader, Settings};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -66,6 +69,14 @@ pub struct Options {
     pub new_generation: bool,
     pub format: Format,
     pub policy: CutPolicy,
+    /// Of topics whose brokers do not tell `retention.ms`.
+    pub retention: Option<Duration>,
+    /// Cuts come early where less than this share of the retention is left.
+    pub safety: f64,
+    /// Data objects a day, over all partitions, that cuts are made fewer for.
+    pub files_per_day: Option<u64>,
+    /// What single topics have of their own.
+    pub topics_settings: Vec<TopicSettings>,
     /// Bytes of records and of the objects that they become, over all partitions.
     pub memory: usize,
     pub store_use: StoreUse,
@@ -73,6 +84,23 @@ pub struct Options {
     pub start_timeout: Duration,
     /// With `once`: how long an outage is waited out.
     pub wait: Duration,
+}
+
+impl Options {
+    /// The cut policy of a topic.
+    pub fn policy_of(&self, topic: &str) -> CutPolicy {
+        settings_of(&self.topics_settings, topic).map_or(self.policy, |own| own.policy(self.policy))
+    }
+
+    /// How long a topic keeps records, where the brokers tell `told`.
+    pub fn retention_of(&self, topic: &str, told: Option<Duration>) -> Option<Duration> {
+        let own = settings_of(&self.topics_settings, topic).and_then(|own| own.retention);
+        own.or(told).or(self.retention)
+    }
+
+    pub fn safety_of(&self, topic: &str) -> f64 {
+        settings_of(&self.topics_settings, topic).and_then(|own| own.safety).unwrap_or(self.safety)
+    }
 }
 
 /// What was done so far; read by progress display and metrics while the archive runs.
@@ -264,7 +292,12 @@ pub async fn run_on(
     }
     let (commands, received) = std::sync::mpsc::channel();
     let (event_sender, events) = mpsc::unbounded_channel();
-    let settings = Settings { policy: options.policy, memory: options.memory, once: options.once, wait: options.wait };
+    let settings = Settings {
+        policies: Arc::new(Policies::new(&options)),
+        memory: options.memory,
+        once: options.once,
+        wait: options.wait,
+    };
     let mut reader = Reader::new(consumer, settings, event_sender, (commands.clone(), received), counters.clone());
     host::thread("poll", move || reader.turn())?;
 

@@ -10,7 +10,7 @@ use super::cluster::Poll;
 use super::messages::{Batch, Command, Event};
 use super::part::{Part, State};
 use super::patience::Stage;
-use crate::cut::CutPolicy;
+use super::policies::Policies;
 use crate::error::{Error, Result};
 use crate::host;
 use crate::kafka::{Polled, Rebalance};
@@ -22,9 +22,9 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc::UnboundedSender;
 
 /// Settings of the poll thread.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct Settings {
-    pub policy: CutPolicy,
+    pub policies: Arc<Policies>,
     /// Bytes of records and of the objects that they become that may be held, over all partitions.
     pub memory: usize,
     pub once: bool,
@@ -173,7 +173,7 @@ impl Reader {
         let (parts, counters) = (&mut self.parts, &self.counters);
         let mut full_batch: Option<TopicPartition> = None;
         let mut broken: Option<(TopicPartition, Error)> = None;
-        let (policy, once) = (self.settings.policy, self.settings.once);
+        let (policies, once) = (&self.settings.policies, self.settings.once);
         let polled = self.consumer.poll(Duration::from_millis(50), &mut |message| {
             let Some(part) = parts.get_mut(message.topic()).and_then(|p| p.get_mut(&message.partition())) else {
                 return;
@@ -181,6 +181,7 @@ impl Reader {
             match part.take(message, once) {
                 Ok(Some(bytes)) => {
                     counters.read(1, bytes as u64);
+                    let policy = policies.of(message.topic());
                     if policy.due(part.batch.len(), part.batch.payload_len(), Duration::ZERO) {
                         full_batch = Some(TopicPartition::new(message.topic(), message.partition()));
                     }
@@ -239,6 +240,7 @@ impl Reader {
             Rebalance::Assigned(tps) => {
                 for tp in tps {
                     self.assignments += 1;
+                    Arc::make_mut(&mut self.settings.policies).learn(&tp.topic);
                     let part = Part::starting(self.assignments);
                     self.parts.entry(tp.topic.clone()).or_default().insert(tp.partition, part);
                     self.send(Event::Assigned { tp, assignment: self.assignments });
@@ -351,13 +353,14 @@ impl Reader {
             self.waiting_since = None;
             self.tell_waiting("");
         }
-        let (policy, once) = (self.settings.policy, self.settings.once);
+        let once = self.settings.once;
         for (tp, position) in self.consumer.positions() {
             if let Some(part) = self.part(&tp) {
                 part.follow(position, once);
             }
         }
         let mut close = Vec::new();
+        let policies = self.settings.policies.clone();
         for (tp, part) in self.each_mut() {
             if part.state != State::Reading {
                 continue;
@@ -365,7 +368,7 @@ impl Reader {
             if once && part.next >= part.end {
                 part.state = State::Finished;
                 close.push(tp);
-            } else if part.next > part.from && host::since(part.since) >= policy.max_age {
+            } else if part.next > part.from && host::since(part.since) >= policies.of(&tp.topic).max_age {
                 close.push(tp);
             }
         }
@@ -424,7 +427,7 @@ impl Reader {
         };
         let loads = self.each().enumerate().map(load).collect();
         let memory = Memory { handed: self.handed, budget: self.settings.memory, full: self.full };
-        let Decision { full, cut, read } = balance::decide(loads, memory, self.settings.policy.max_bytes);
+        let Decision { full, cut, read } = balance::decide(loads, memory, self.settings.policies.max_bytes());
         self.full = full;
         for i in cut {
             self.close(&parts[i]);

@@ -7,6 +7,7 @@
 mod archive;
 mod args;
 mod bytes;
+mod config;
 mod demo;
 mod event;
 mod filter;
@@ -26,7 +27,9 @@ mod verify;
 
 use crate::error::{Error, Result};
 use clap::{Parser, Subcommand, ValueEnum};
+use config::{Config, Parsed, Refused};
 use std::io::IsTerminal;
+use std::path::PathBuf;
 
 #[derive(Parser)]
 #[command(name = "dlq-archiver", version, about, max_term_width = 110, disable_help_subcommand = true)]
@@ -37,6 +40,11 @@ use std::io::IsTerminal;
 struct Cli {
     #[command(subcommand)]
     command: Command,
+
+    /// Configuration in TOML: long names of options are its keys, such as cut-age = "1h"; [kafka] has librdkafka
+    /// properties, [topics."NAME"] settings of topics. A flag wins over a variable, a variable over the file
+    #[arg(long, global = true, env = "DLQ_ARCHIVER_CONFIG", value_name = "FILE", help_heading = "Configuration")]
+    config: Option<PathBuf>,
 
     /// Log lines on standard error
     #[arg(long, global = true, value_enum, default_value_t, env = "DLQ_ARCHIVER_LOG_FORMAT", help_heading = "Logging")]
@@ -82,9 +90,11 @@ enum LogFormat {
 /// Runs the program; returns its exit code.
 pub fn main() -> u8 {
     crate::kafka::memory::give_back();
-    let cli = match Cli::try_parse() {
-        Ok(cli) => cli,
-        Err(e) => {
+    let argv: Vec<_> = std::env::args_os().collect();
+    let Parsed { cli, config, .. } = match config::parse(&argv) {
+        Ok(parsed) => parsed,
+        Err(Refused::File(e)) => return report(&e),
+        Err(Refused::Usage(e)) => {
             // Help and version are not errors.
             let code = if e.use_stderr() { 2 } else { 0 };
             let _ = e.print();
@@ -96,24 +106,24 @@ pub fn main() -> u8 {
         Ok(runtime) => runtime,
         Err(e) => return report(&Error::internal(format!("cannot start: {e}"))),
     };
-    let done = runtime.block_on(run(cli.command));
+    let done = runtime.block_on(run(cli.command, &config));
     // Blocking threads may still wait for a broker: they hold nothing that is not in the ledger.
     runtime.shutdown_background();
     match done {
         Ok(code) => code,
-        Err(e) => report(&e),
+        Err(e) => report(&config.explain(e)),
     }
 }
 
-async fn run(command: Command) -> Result<u8> {
+async fn run(command: Command, config: &Config) -> Result<u8> {
     match command {
-        Command::Archive(args) => archive::run(args).await,
-        Command::Restore(args) => restore::run(args).await,
+        Command::Archive(args) => archive::run(args, config).await,
+        Command::Restore(args) => restore::run(args, config).await,
         Command::List(args) => list::run(args).await,
         Command::Show(args) => show::run(args).await,
         Command::Summary(args) => summary::run(args).await,
-        Command::Tail(args) => tail::run(args).await,
-        Command::Verify(args) => verify::run(args).await,
+        Command::Tail(args) => tail::run(args, config).await,
+        Command::Verify(args) => verify::run(args, config).await,
         Command::Demo(args) => demo::run(args).await,
     }
 }

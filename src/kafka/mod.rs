@@ -27,7 +27,7 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 use std::path::Path;
 use std::sync::Mutex;
 
-/// How to reach the brokers: `--brokers`, then `--kafka-config`, then `-X`, later ones winning.
+/// How to reach the brokers: the configuration file, then `--brokers`, then `--kafka-config`, then `-X`, later ones winning.
 #[derive(Clone, Default)]
 pub struct Connection {
     properties: Vec<(String, String)>,
@@ -101,21 +101,29 @@ impl Connection {
     /// # Errors
     /// [`crate::Kind::Config`] for a property that this program has to set itself, or that librdkafka does not know.
     pub fn set(&mut self, key: &str, value: &str) -> Result<()> {
+        self.set_from("-X ", key, value)
+    }
+
+    /// The same, for a property that stands elsewhere: `place` comes before its name in errors.
+    ///
+    /// # Errors
+    /// As [`Self::set`].
+    pub fn set_from(&mut self, place: &str, key: &str, value: &str) -> Result<()> {
         let key = match key {
             "metadata.broker.list" => "bootstrap.servers",
             other => other,
         };
         if FIXED.contains(&key) {
-            return Err(Error::config(format!("-X {key} cannot be set: the archive's exactness depends on it")));
+            return Err(Error::config(format!("{place}{key} cannot be set: the archive's exactness depends on it")));
         }
         let mut probe = ClientConfig::new();
         probe.set(key, value);
         if let Err(KafkaError::ClientConfig(_, desc, ..)) = probe.create_native_config() {
-            return Err(Error::config(format!("-X {key}: {}", desc.trim())));
+            return Err(Error::config(format!("{place}{key}: {}", desc.trim())));
         }
         // librdkafka says of it only that TLS cannot be set up.
         if FILES.contains(&key) && !["", "probe"].contains(&value) && !Path::new(value).exists() {
-            return Err(Error::config(format!("-X {key}: the file {value} does not exist")));
+            return Err(Error::config(format!("{place}{key}: the file {value} does not exist")));
         }
         self.properties.push((key.to_owned(), value.to_owned()));
         Ok(())
