@@ -107,7 +107,7 @@ mod tests {
             pipeline: pipeline.map(str::to_owned),
             ..TopicSettings::of(TopicMatch::parse(topic).unwrap())
         };
-        let d = Decoded { dialect: "connect".into(), error_component: Some("sink".into()), ..Decoded::default() };
+        let d = Decoded { dialect: "knative".into(), error_component: Some("sink".into()), ..Decoded::default() };
         let plain = Routing::default();
         assert_eq!(plain.pipeline("a-dlq", &d), "sink");
         let topics = [table("^a", Some("all of a")), table("a-x", None)];

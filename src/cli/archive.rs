@@ -10,6 +10,7 @@ use crate::archive::{self, Counters, From, Options, Outcome, StoreCreate, StoreU
 use crate::cut::CutPolicy;
 use crate::error::{Error, Result};
 use crate::format::{Compression, Format};
+use crate::kafka::Connection;
 use crate::topics::TopicSettings;
 use clap::ValueEnum;
 use std::sync::Arc;
@@ -134,6 +135,20 @@ impl Args {
         &self.kafka
     }
 
+    pub fn output(&self) -> Output {
+        self.output.output
+    }
+
+    /// All that is known to be wrong before broker or store are asked.
+    ///
+    /// # Errors
+    /// [`crate::Kind::Config`], with what to set.
+    pub fn prepare(&self, config: &Config) -> Result<(Options, Connection)> {
+        let options = self.options(config)?;
+        self.store.check()?;
+        Ok((options, self.kafka.connection(config)?))
+    }
+
     fn options(&self, config: &Config) -> Result<Options> {
         let format = match (self.format, self.compression) {
             (FormatArg::Parquet, None) => Format::Parquet,
@@ -223,9 +238,8 @@ fn parse_from(text: &str) -> Result<From> {
 }
 
 pub async fn run(args: Args, config: &Config) -> Result<u8> {
-    let options = args.options(config)?;
-    args.store.check()?;
-    let cluster = Arc::new(Kafka::new(args.kafka.connection(config)?)?);
+    let (options, connection) = args.prepare(config)?;
+    let cluster = Arc::new(Kafka::new(connection)?);
     // A mistyped topic leaves no folder behind.
     archive::describe(&options, &*cluster).await?;
     let store = args.store.open(true).await?;

@@ -111,7 +111,7 @@ impl KafkaArgs {
             connection.set_from(&place, &property.key, &property.value.text())?;
         }
         if let Some(brokers) = &self.brokers {
-            connection.set("bootstrap.servers", brokers)?;
+            connection.set_from("--brokers: ", "bootstrap.servers", brokers)?;
         }
         if let Some(path) = &self.kafka_config {
             connection.read_properties(path)?;
@@ -145,6 +145,14 @@ pub fn duration(text: &str) -> Result<Duration, String> {
         _ => return Err(format!("unknown unit {unit:?}: use ms, s, m, h or d")),
     };
     millis.map(Duration::from_millis).ok_or_else(|| "too long".to_owned())
+}
+
+/// As [`duration`] takes it.
+pub fn duration_text(duration: Duration) -> String {
+    let ms = duration.as_millis();
+    let units = [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000)];
+    let unit = units.into_iter().find(|(_, size)| ms > 0 && ms.is_multiple_of(*size)).unwrap_or(("ms", 1));
+    format!("{}{}", ms / unit.1, unit.0)
 }
 
 /// A duration above 0.
@@ -195,6 +203,9 @@ mod tests {
         assert_eq!(duration("15m"), Ok(Duration::from_secs(900)));
         assert_eq!(duration("7"), Ok(Duration::from_secs(7)));
         assert!(duration("m").is_err() && duration("5y").is_err() && duration("99999999999999999d").is_err());
+        for text in ["15m", "90s", "36h", "7d", "1500ms", "0ms"] {
+            assert_eq!(duration_text(duration(text).unwrap()), text);
+        }
         assert_eq!(bytes("128MiB"), Ok(128 << 20));
         assert_eq!(bytes("10"), Ok(10));
         assert!(cut_age("0").is_err() && cut_bytes("0k").is_err());

@@ -76,6 +76,9 @@ enum Command {
     Tail(tail::Args),
     /// Check the archive against its ledger, and the ledger against Kafka
     Verify(verify::Args),
+    /// What the configuration comes to
+    #[command(subcommand)]
+    Config(config::check::Command),
     /// All of it on an embedded broker and a local folder
     Demo(demo::Args),
 }
@@ -124,6 +127,7 @@ async fn run(command: Command, config: &Config) -> Result<u8> {
         Command::Summary(args) => summary::run(args).await,
         Command::Tail(args) => tail::run(args, config).await,
         Command::Verify(args) => verify::run(args, config).await,
+        Command::Config(command) => config::check::run(command, config),
         Command::Demo(args) => demo::run(args).await,
     }
 }

@@ -24,13 +24,15 @@ pub use range::{RangeEnd, RangeReader};
 use crate::error::{Error, Result};
 use rdkafka::config::{ClientConfig, RDKafkaLogLevel};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Mutex;
 
 /// How to reach the brokers: the configuration file, then `--brokers`, then `--kafka-config`, then `-X`, later ones winning.
 #[derive(Clone, Default)]
 pub struct Connection {
-    properties: Vec<(String, String)>,
+    /// Each with what it is told as.
+    properties: Vec<(String, String, String)>,
 }
 
 /// Properties that the archive's exactness hangs on.
@@ -53,12 +55,12 @@ const FILES: &[&str] =
 
 impl Connection {
     pub fn new(brokers: &str) -> Self {
-        Self { properties: vec![("bootstrap.servers".into(), brokers.into())] }
+        Self { properties: vec![("bootstrap.servers".into(), brokers.into(), "--brokers".into())] }
     }
 
     pub fn brokers(&self) -> &str {
-        let brokers = self.properties.iter().rev().find(|(k, _)| k == "bootstrap.servers");
-        brokers.map_or("", |(_, v)| v)
+        let brokers = self.properties.iter().rev().find(|(k, ..)| k == "bootstrap.servers");
+        brokers.map_or("", |(_, v, _)| v)
     }
 
     /// That each broker is an address: librdkafka would go on trying those that are none.
@@ -125,7 +127,7 @@ impl Connection {
         if FILES.contains(&key) && !["", "probe"].contains(&value) && !Path::new(value).exists() {
             return Err(Error::config(format!("{place}{key}: the file {value} does not exist")));
         }
-        self.properties.push((key.to_owned(), value.to_owned()));
+        self.properties.push((key.to_owned(), value.to_owned(), place.trim_end_matches([' ', ':']).to_owned()));
         Ok(())
     }
 
@@ -141,11 +143,11 @@ impl Connection {
             if line.is_empty() || line.starts_with(['#', '!']) {
                 continue;
             }
-            let at = |e: Error| e.context(format!("{}:{}", path.display(), number + 1));
+            let place = format!("{}:{}: ", path.display(), number + 1);
             let (key, value) = line
                 .split_once('=')
-                .ok_or_else(|| at(Error::config("expected key=value, found a line without `=`")))?;
-            self.set(key.trim(), value.trim()).map_err(at)?;
+                .ok_or_else(|| Error::config(format!("{place}expected key=value, found a line without `=`")))?;
+            self.set_from(&place, key.trim(), value.trim())?;
         }
         Ok(())
     }
@@ -160,7 +162,7 @@ impl Connection {
             .set("log.connection.close", "false")
             .set("reconnect.backoff.max.ms", "5000")
             .set_log_level(RDKafkaLogLevel::Info);
-        for (key, value) in &self.properties {
+        for (key, value, _) in &self.properties {
             config.set(key, value);
         }
         config
@@ -192,14 +194,20 @@ impl Connection {
 
     /// A property as set, for settings that are not secret.
     pub fn get(&self, key: &str) -> Option<&str> {
-        self.properties.iter().rev().find(|(k, _)| k == key).map(|(_, v)| v.as_str())
+        self.properties.iter().rev().find(|(k, ..)| k == key).map(|(_, v, _)| v.as_str())
+    }
+
+    /// Properties that are set, by name: values, which may be secrets, and where each stands.
+    pub fn in_force(&self) -> Vec<(&str, &str, &str)> {
+        let last: BTreeMap<_, _> = self.properties.iter().map(|(k, v, place)| (k.as_str(), (v, place))).collect();
+        last.into_iter().map(|(k, (v, place))| (k, v.as_str(), place.as_str())).collect()
     }
 }
 
 impl std::fmt::Debug for Connection {
     /// Names brokers and property names, never values: they can be secrets.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let keys: Vec<_> = self.properties.iter().map(|(k, _)| k).collect();
+        let keys: Vec<_> = self.properties.iter().map(|(k, ..)| k).collect();
         f.debug_struct("Connection").field("brokers", &self.brokers()).field("properties", &keys).finish()
     }
 }

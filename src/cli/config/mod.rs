@@ -5,7 +5,9 @@
 //! option's own parser takes them. Invariant: what is wrong in the file is told with file, line and key, and nothing is
 //! done; that includes keys of other commands.
 
+pub mod check;
 mod file;
+mod secret;
 mod topics;
 
 pub use file::{File, Value};
@@ -25,7 +27,6 @@ use std::path::{Path, PathBuf};
 pub struct Parsed {
     pub cli: Cli,
     pub config: Config,
-    pub matches: ArgMatches,
 }
 
 /// Why there is nothing to do.
@@ -43,6 +44,8 @@ pub struct Config {
     pub topics: Vec<TopicSettings>,
     /// Keys that neither flag nor variable stands above.
     used: BTreeSet<String>,
+    /// What the command line and the environment say.
+    matches: ArgMatches,
 }
 
 impl Config {
@@ -58,7 +61,7 @@ impl Config {
     fn parse(name: &str, text: &str) -> Result<Self> {
         let file = File::parse(name, text)?;
         check(&file)?;
-        Ok(Self { topics: topics::settings(&file)?, file, used: BTreeSet::new() })
+        Ok(Self { topics: topics::settings(&file)?, file, ..Self::default() })
     }
 
     /// The program's tables, with the pipelines that the file gives to topics.
@@ -118,7 +121,7 @@ fn finish(matches: ArgMatches, mut config: Config) -> Result<Parsed, Refused> {
     let set: BTreeSet<&str> = of_command.ids().map(|id| id.as_str()).filter(|id| !above.contains(*id)).collect();
     let used = config.file.settings.iter().filter(|s| set.contains(id(&s.key).as_str()));
     config.used = used.map(|s| s.key.clone()).collect();
-    Ok(Parsed { cli, config, matches })
+    Ok(Parsed { cli, config: Config { matches, ..config } })
 }
 
 /// Clap's name of a key's option.

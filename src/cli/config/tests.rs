@@ -11,7 +11,7 @@ fn with(text: &str, line: &[&str]) -> Result<Parsed, Refused> {
 }
 
 fn raw(parsed: &Parsed, id: &str) -> Vec<String> {
-    let values = leaf(&parsed.matches).get_raw(id).into_iter().flatten();
+    let values = leaf(&parsed.config.matches).get_raw(id).into_iter().flatten();
     values.map(|v| v.to_str().unwrap().to_owned()).collect()
 }
 
