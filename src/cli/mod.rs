@@ -12,10 +12,12 @@ mod demo;
 mod event;
 mod filter;
 mod list;
+mod logging;
 mod output;
 mod paint;
 mod progress;
 mod record;
+mod repeats;
 mod restore;
 mod show;
 mod signals;
@@ -26,9 +28,9 @@ mod text;
 mod verify;
 
 use crate::error::{Error, Result};
-use clap::{Parser, Subcommand, ValueEnum};
+use clap::{Parser, Subcommand};
 use config::{Config, Parsed, Refused};
-use std::io::IsTerminal;
+use logging::{Directives, LogFormat};
 use std::path::PathBuf;
 
 #[derive(Parser)]
@@ -50,8 +52,14 @@ struct Cli {
     #[arg(long, global = true, value_enum, default_value_t, env = "DLQ_ARCHIVER_LOG_FORMAT", help_heading = "Logging")]
     log_format: LogFormat,
 
-    /// More log lines of the program; -vv all of them, -vvv those of librdkafka and the AWS SDK too. DLQ_ARCHIVER_LOG
-    /// takes a filter instead, such as warn,librdkafka=debug
+    /// Which log lines: off, error, warn, info, debug or trace for the program, MODULE=LEVEL for a module, several with
+    /// commas, such as info,dlq_archiver::archive=debug,librdkafka=debug [default: info]
+    #[arg(long, global = true, value_name = "LEVELS", value_parser = logging::directives, env = "DLQ_ARCHIVER_LOG_LEVEL",
+          help_heading = "Logging")]
+    log_level: Option<Directives>,
+
+    /// More log lines of the program; -vv all of them, -vvv those of librdkafka and the AWS SDK too. Wins over
+    /// --log-level, as -q does. DLQ_ARCHIVER_LOG wins over all: its levels alone, for every library too
     #[arg(short, long, global = true, action = clap::ArgAction::Count, help_heading = "Logging")]
     verbose: u8,
 
@@ -83,13 +91,6 @@ enum Command {
     Demo(demo::Args),
 }
 
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
-enum LogFormat {
-    #[default]
-    Text,
-    Json,
-}
-
 /// Runs the program; returns its exit code.
 pub fn main() -> u8 {
     crate::kafka::memory::give_back();
@@ -104,7 +105,10 @@ pub fn main() -> u8 {
             return code;
         }
     };
-    init_logging(&cli);
+    let repeats = match logging::init(&cli) {
+        Ok(repeats) => repeats,
+        Err(e) => return report(&e),
+    };
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(e) => return report(&Error::internal(format!("cannot start: {e}"))),
@@ -112,6 +116,7 @@ pub fn main() -> u8 {
     let done = runtime.block_on(run(cli.command, &config));
     // Blocking threads may still wait for a broker: they hold nothing that is not in the ledger.
     runtime.shutdown_background();
+    repeats.tell_all();
     match done {
         Ok(code) => code,
         Err(e) => report(&config.explain(e)),
@@ -139,27 +144,6 @@ fn report(e: &Error) -> u8 {
         output::tell(&format!("dlq-archiver: {}", text::clean(e.message())));
     }
     if e.message() == output::CLOSED { 0 } else { e.exit_code() }
-}
-
-fn init_logging(cli: &Cli) {
-    use tracing_subscriber::{EnvFilter, fmt};
-    let level = match (cli.quiet, cli.verbose) {
-        (true, _) => "error",
-        // Its story is on standard output.
-        (_, 0) if matches!(cli.command, Command::Demo(_)) => "warn",
-        // What the AWS SDK warns of is in our errors, in one line.
-        (_, 0) => "warn,aws_config=error,dlq_archiver=info",
-        (_, 1) => "warn,aws_config=error,dlq_archiver=debug",
-        (_, 2) => "warn,aws_config=error,dlq_archiver=trace",
-        (_, _) => "debug,dlq_archiver=trace,librdkafka=trace",
-    };
-    let filter = EnvFilter::try_from_env("DLQ_ARCHIVER_LOG").unwrap_or_else(|_| EnvFilter::new(level));
-    let writer = progress::LogWriter;
-    let format = fmt().with_env_filter(filter).with_writer(writer).with_target(cli.verbose > 1);
-    match cli.log_format {
-        LogFormat::Json => format.json().flatten_event(true).with_target(true).init(),
-        LogFormat::Text => format.with_ansi(colour(std::io::stderr().is_terminal())).init(),
-    }
 }
 
 /// Colour only on a terminal, and never with `NO_COLOR` (<https://no-color.org>).

@@ -164,3 +164,22 @@ fn properties_of_the_file_are_checked_and_lie_under_the_command_lines() {
         assert!(e.exit_code() == 2 && e.message().contains(told), "{e}");
     }
 }
+
+/// `deploy/dlq-archiver.toml` is what people copy.
+#[test]
+fn the_example_file_has_every_key_of_archive_and_each_is_taken() {
+    let text = include_str!("../../../deploy/dlq-archiver.toml");
+    let plain = Config::parse("example", text).unwrap();
+    assert_eq!((plain.topics.len(), plain.file.kafka.len()), (2, 3));
+    let all: Vec<&str> =
+        text.lines().map(|l| l.strip_prefix('#').filter(|l| !l.starts_with(' ')).unwrap_or(l)).collect();
+    let all = Config::parse("example", &all.join("\n")).unwrap();
+    let there: BTreeSet<&str> = all.file.settings.iter().map(|s| s.key.as_str()).collect();
+    let mut command = Cli::command();
+    command.build();
+    for name in ["archive", "restore"] {
+        let missing = command.find_subcommand(name).unwrap().get_arguments().filter_map(key);
+        let missing: Vec<_> = missing.filter(|key| !there.contains(key)).collect();
+        assert!(missing.is_empty(), "of {name}: {missing:?}");
+    }
+}
