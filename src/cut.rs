@@ -11,6 +11,7 @@ use crate::layout;
 use crate::ledger::{self, Counts, DataObject, Gap, Genesis, Intent, IntentObject, LEDGER_VERSION};
 use crate::record::{Decoded, RawBatch, RawRecord};
 use crate::routing::Routing;
+use crate::topics::TopicSettings;
 use bytes::Bytes;
 use roaring::RoaringTreemap;
 use std::collections::{BTreeMap, HashMap};
@@ -41,6 +42,17 @@ impl CutPolicy {
     pub fn due(&self, records: usize, bytes: usize, age: Duration) -> bool {
         records > 0 && (records >= self.max_records || bytes >= self.max_bytes || age >= self.max_age)
     }
+
+    /// The age at which so many partitions stay below so many data objects a day, where each cut makes
+    /// `objects_per_cut`: never shorter than the policy's, at most a day unless the policy's is longer.
+    pub fn age_for(&self, files_per_day: u64, partitions: u64, objects_per_cut: u64) -> Duration {
+        const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+        let ms = DAY.as_millis().saturating_mul(partitions.into()).saturating_mul(objects_per_cut.into());
+        // At the quotient itself they would be as many, not fewer.
+        let ms = (ms / u128::from(files_per_day.max(1))).saturating_add(1);
+        let needed = u64::try_from(ms).map_or(DAY, Duration::from_millis);
+        self.max_age.max(needed.min(DAY))
+    }
 }
 
 /// Rows of a batch that go into one data object: indexes into the batch, ascending.
@@ -67,8 +79,13 @@ impl Tables {
 
     /// The tables that come with the program.
     pub fn builtin() -> Self {
+        Self::with_topics(&[])
+    }
+
+    /// The same, with the pipelines that topics have of their own.
+    pub fn with_topics(topics: &[TopicSettings]) -> Self {
         let dialects = Dialects::builtin();
-        let routing = Routing::for_dialects(&dialects);
+        let routing = Routing::for_dialects(&dialects).with_topics(topics);
         Self::new(dialects, routing)
     }
 }
@@ -79,6 +96,7 @@ pub fn group(batch: &RawBatch, topic: &str, partition: i32, tables: &Tables) -> 
     let mut by_day: HashMap<i64, usize> = HashMap::new();
     let mut dates: BTreeMap<String, usize> = BTreeMap::new();
     let mut groups: Vec<HashMap<String, Vec<u32>>> = Vec::new();
+    let fixed = tables.routing.fixed(topic);
     for (i, raw) in batch.iter().enumerate() {
         let date = *by_day.entry(raw.timestamp_ms.div_euclid(DAY_MS)).or_insert_with(|| {
             let next = groups.len();
@@ -88,12 +106,18 @@ pub fn group(batch: &RawBatch, topic: &str, partition: i32, tables: &Tables) -> 
             }
             date
         });
-        let decoded = tables.dialects.decode(topic, partition, &raw);
-        let pipeline = tables.routing.pipeline(topic, &decoded);
-        match groups[date].get_mut(pipeline.as_ref()) {
+        let decoded;
+        let pipeline = match fixed {
+            Some(name) => name,
+            None => {
+                decoded = tables.dialects.decode(topic, partition, &raw);
+                tables.routing.by_dialect(topic, &decoded)
+            }
+        };
+        match groups[date].get_mut(pipeline) {
             Some(rows) => rows.push(i as u32),
             None => {
-                groups[date].insert(pipeline.into_owned(), vec![i as u32]);
+                groups[date].insert(pipeline.to_owned(), vec![i as u32]);
             }
         }
     }
@@ -322,6 +346,25 @@ mod tests {
         assert!(!p.due(0, 1000, Duration::from_secs(9)));
         assert!(!p.due(9, 99, Duration::from_secs(4)));
         assert!(p.due(10, 0, Duration::ZERO) && p.due(1, 100, Duration::ZERO) && p.due(1, 1, Duration::from_secs(5)));
+    }
+
+    #[test]
+    fn files_per_day_lengthen_the_age_up_to_a_day_and_never_shorten_it() {
+        let (minute, day) = (60, 24 * 60 * 60);
+        let policy = |age| CutPolicy { max_age: Duration::from_secs(age), ..CutPolicy::default() };
+        // 10 partitions of 3 pipelines each, every 15 minutes: 2,880.
+        assert_eq!(policy(15 * minute).age_for(10_000, 10, 3), Duration::from_secs(15 * minute));
+        let age = policy(15 * minute).age_for(1_000, 10, 3);
+        assert_eq!(age.as_secs(), day * 30 / 1_000);
+        for (files, partitions, objects) in [(1_000, 10, 3), (2_880, 10, 3), (31, 10, 3), (86_400, 7, 1)] {
+            let age = policy(1).age_for(files, partitions, objects);
+            let made = (partitions * objects) as f64 * day as f64 / age.as_secs_f64();
+            assert!(made < files as f64 && made > files as f64 * 0.999, "{files}: {made}");
+        }
+        assert_eq!(policy(minute).age_for(1, 500, 20), Duration::from_secs(day));
+        assert_eq!(policy(2 * day).age_for(1, 500, 20), Duration::from_secs(2 * day));
+        assert_eq!(policy(minute).age_for(0, u64::MAX, u64::MAX), Duration::from_secs(day));
+        assert_eq!(policy(minute).age_for(10, 0, 0), Duration::from_secs(minute));
     }
 
     #[test]

@@ -21,6 +21,7 @@ pub mod routing;
 pub mod stage;
 pub mod store;
 pub mod tail;
+pub mod topics;
 pub mod verify;
 
 pub use error::{Error, Kind, Result};

@@ -13,10 +13,12 @@ use dlq_archiver::error::{Error, Kind, Result};
 use dlq_archiver::filter::Filter;
 use dlq_archiver::format::Format;
 use dlq_archiver::kafka::{Admin, Connection, MockBroker, NewRecord, Producer, TopicId};
-use dlq_archiver::ledger::{GapKind, Genesis, Manifest};
+use dlq_archiver::ledger::{GapKind, Genesis, Intent, Manifest};
 use dlq_archiver::record::TopicPartition;
 use dlq_archiver::stage::{self, Stage};
 use dlq_archiver::store::{Created, Head, Listing, MemoryStore, ObjectMeta, Store};
+use dlq_archiver::topics::{TopicMatch, TopicSettings};
+use dlq_archiver::verify;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use std::ops::Range;
@@ -92,10 +94,12 @@ fn once(topic: &str) -> Options {
         from: From::Earliest,
         format: Format::Parquet,
         policy: CutPolicy::default(),
-        memory: 64 << 20,
-        cut_min_age: Duration::from_secs(5),
         retention: None,
         safety: 0.5,
+        files_per_day: None,
+        topics_settings: Vec::new(),
+        memory: 64 << 20,
+        cut_min_age: Duration::from_secs(5),
         store_use: StoreUse::default(),
         start_timeout: Duration::from_secs(30),
         wait: Duration::from_secs(30),
@@ -104,9 +108,18 @@ fn once(topic: &str) -> Options {
 
 /// Runs `archive`, which has to end by itself.
 async fn run(options: Options, store: &Arc<dyn Store>, connection: &Connection) -> Result<Outcome> {
+    run_with(options, store, connection, Tables::builtin()).await
+}
+
+async fn run_with(
+    options: Options,
+    store: &Arc<dyn Store>,
+    connection: &Connection,
+    tables: Tables,
+) -> Result<Outcome> {
     let (_stage, stage) = stage::channel();
     let counters = Arc::new(Counters::default());
-    let run = archive::run(options, store.clone(), connection.clone(), Tables::builtin(), counters, stage);
+    let run = archive::run(options, store.clone(), connection.clone(), tables, counters, stage);
     tokio::time::timeout(Duration::from_secs(120), run).await.expect("it waits for ever")
 }
 
@@ -317,6 +330,34 @@ async fn retention_that_moves_during_recovery_is_told() {
     let manifest: Manifest = document(&inner, &format!("ledger/{}/0/{:020}.json", tp.topic, 0)).await;
     let gaps: Vec<_> = manifest.gaps.iter().map(|g| (g.from, g.to, g.kind)).collect();
     assert_eq!(gaps, [(0, 30, GapKind::Expired)]);
+}
+
+/// A cut is begun under a topic's own pipeline, and its program dies. The next start has another configuration.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cut_of_a_topics_own_pipeline_is_finished_where_its_intent_says() {
+    let (_broker, connection) = broker("own-dlq", 1, 100);
+    let inner = memory();
+    let dies = hooked(&inner, |op, key| {
+        let dies = op == "create" && key.starts_with("data/");
+        async move { if dies { Err(Error::failed("as if killed")) } else { Ok(()) } }.boxed()
+    });
+    let own =
+        TopicSettings { pipeline: Some("night shift".into()), ..TopicSettings::of(TopicMatch::parse("^own").unwrap()) };
+    let tables = Tables::with_topics(&[own]);
+    assert_ne!(tables.routing_digest, Tables::builtin().routing_digest);
+    let digest = tables.routing_digest.clone();
+    assert_eq!(run_with(once("own-dlq"), &dies, &connection, tables).await.unwrap().exit_code(), 1);
+    let outcome = run(once("own-dlq"), &inner, &connection).await.unwrap();
+    assert_eq!((outcome.exit_code(), outcome.counted.archived_records), (0, 100));
+    let intent: Intent = document(&inner, &format!("ledger/own-dlq/0/{:020}.intent.json", 0)).await;
+    assert_eq!(intent.routing_digest, digest);
+    let manifest: Manifest = document(&inner, &format!("ledger/own-dlq/0/{:020}.json", 0)).await;
+    let objects: Vec<_> = manifest.objects.iter().map(|o| (o.pipeline.as_str(), o.rows)).collect();
+    assert_eq!(objects, [("night shift", 100)]);
+    assert_eq!(archived(&inner).await, (0..100).collect::<Vec<_>>());
+    let options = verify::Options { kafka: Some(connection), ..verify::Options::default() };
+    let report = verify::run(options, inner, Arc::default()).await.unwrap();
+    assert_eq!((report.exit_code(), report.totals.damage), (0, 0), "{:?}", report.damage);
 }
 
 #[tokio::test(flavor = "multi_thread")]

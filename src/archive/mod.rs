@@ -34,6 +34,7 @@ use crate::ledger::ArchiveDoc;
 use crate::record::TopicPartition;
 use crate::stage::{Stage, StageReceiver};
 use crate::store::{Created, Store};
+use crate::topics::{TopicSettings, settings_of};
 use board::{Board, Standing};
 use cluster::{Cluster, Described, Kafka};
 use futures::future::BoxFuture;
@@ -77,6 +78,10 @@ pub struct Options {
     pub retention: Option<Duration>,
     /// Share of the retention at which a record is cut at the latest.
     pub safety: f64,
+    /// Data objects a day, over all partitions, that cuts are made fewer for.
+    pub files_per_day: Option<u64>,
+    /// What single topics have of their own.
+    pub topics_settings: Vec<TopicSettings>,
     /// Bytes of records and of the objects that they become, over all partitions.
     pub memory: usize,
     pub store_use: StoreUse,
@@ -88,17 +93,18 @@ pub struct Options {
 
 impl Options {
     /// The cut policy of a topic.
-    pub fn policy_of(&self, _topic: &str) -> CutPolicy {
-        self.policy
+    pub fn policy_of(&self, topic: &str) -> CutPolicy {
+        settings_of(&self.topics_settings, topic).map_or(self.policy, |own| own.policy(self.policy))
     }
 
     /// How long a topic keeps records, where the brokers tell `told`.
-    pub fn retention_of(&self, _topic: &str, told: Option<Duration>) -> Option<Duration> {
-        told.or(self.retention)
+    pub fn retention_of(&self, topic: &str, told: Option<Duration>) -> Option<Duration> {
+        let own = settings_of(&self.topics_settings, topic).and_then(|own| own.retention);
+        own.or(told).or(self.retention)
     }
 
-    pub fn safety_of(&self, _topic: &str) -> f64 {
-        self.safety
+    pub fn safety_of(&self, topic: &str) -> f64 {
+        settings_of(&self.topics_settings, topic).and_then(|own| own.safety).unwrap_or(self.safety)
     }
 }
 
@@ -196,7 +202,7 @@ impl Outcome {
 
 /// What all partitions' tasks share.
 pub(crate) struct Shared {
-    options: Options,
+    options: Arc<Options>,
     /// Of consumers: the one given, or the archive's own.
     group: String,
     archive: ArchiveDoc,
@@ -293,14 +299,8 @@ pub async fn run_on(
     }
     let (commands, received) = std::sync::mpsc::channel();
     let (event_sender, events) = mpsc::unbounded_channel();
-    let settings = Settings {
-        policy: options.policy,
-        memory: options.memory,
-        once: options.once,
-        wait: options.wait,
-        min_age: options.cut_min_age,
-        safety: options.safety,
-    };
+    let options = Arc::new(options);
+    let settings = Settings { options: options.clone(), partitions: partitions.len() as u64 };
     let board = counters.board.clone();
     let shown = (counters.clone(), board.clone());
     let mut reader = Reader::new(consumer, settings, event_sender, (commands.clone(), received), shown);

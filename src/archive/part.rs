@@ -5,6 +5,7 @@
 
 use super::cluster::Incoming;
 use super::messages::{Due, LastRecord};
+use crate::cut::CutPolicy;
 use crate::error::Result;
 use crate::host;
 use crate::record::RawBatch;
@@ -24,6 +25,9 @@ pub enum State {
 
 pub struct Part {
     pub assignment: u64,
+    pub policy: CutPolicy,
+    /// Share of the retention at which a batch is cut at the latest.
+    safety: f64,
     pub state: State,
     /// Start of the open batch.
     pub from: i64,
@@ -59,9 +63,11 @@ pub struct Part {
 }
 
 impl Part {
-    pub fn starting(assignment: u64) -> Self {
+    pub fn starting(assignment: u64, policy: CutPolicy, safety: f64) -> Self {
         Self {
             assignment,
+            policy,
+            safety,
             state: State::Starting,
             from: 0,
             next: 0,
@@ -174,8 +180,8 @@ impl Part {
     }
 
     /// Whether the open batch has to be cut before its time, lest Kafka deletes what a crash would lose.
-    pub fn is_urgent(&self, safety: f64) -> bool {
-        let by = self.oldest_ms.and_then(|oldest| retention::cut_by(oldest, &self.settings, safety));
+    pub fn is_urgent(&self) -> bool {
+        let by = self.oldest_ms.and_then(|oldest| retention::cut_by(oldest, &self.settings, self.safety));
         !self.batch.is_empty() && (self.pressing || by.is_some_and(|by| host::now_us() / 1000 >= by))
     }
 
@@ -211,7 +217,7 @@ mod tests {
 
     #[test]
     fn with_once_a_position_behind_the_end_is_the_end() {
-        let mut part = Part::starting(1);
+        let mut part = Part::starting(1, CutPolicy::default(), 0.5);
         part.start(3, None, 7, true);
         part.follow(9, true);
         assert_eq!((part.next, part.state), (7, State::Reading));
@@ -227,7 +233,7 @@ mod tests {
     #[test]
     fn paused_or_moving_partitions_are_not_silent() {
         let wait = Duration::from_secs(10);
-        let mut part = Part::starting(1);
+        let mut part = Part::starting(1, CutPolicy::default(), 0.5);
         part.start(0, None, 7, true);
         let Some(before) = Instant::now().checked_sub(wait * 2) else { return };
         part.moved = before;

@@ -4,13 +4,12 @@
 //! Does not read or write the ledger. Invariant: a partition ([`super::part`]) is read only after its task said from
 //! where, and each assignment has a number, so that word about an older one is ignored.
 
-use super::Counters;
 use super::balance::{self, Decision, Load, Memory};
 use super::board::{Board, Standing};
 use super::cluster::Poll;
 use super::messages::{Batch, Command, Event};
 use super::part::{Part, State};
-use crate::cut::CutPolicy;
+use super::{Counters, Options};
 use crate::error::{Error, Result};
 use crate::host;
 use crate::kafka::{Polled, Rebalance};
@@ -23,18 +22,11 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc::UnboundedSender;
 
 /// Settings of the poll thread.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct Settings {
-    pub policy: CutPolicy,
-    /// Bytes of records and of the objects that they become that may be held, over all partitions.
-    pub memory: usize,
-    pub once: bool,
-    /// With `once`: a partition that is read and brings nothing for this long, short of its end, is stopped.
-    pub wait: Duration,
-    /// An open batch is not cut before this age because of its deadline.
-    pub min_age: Duration,
-    /// Share of the retention at which a batch is cut at the latest.
-    pub safety: f64,
+    pub options: Arc<Options>,
+    /// Of all topics, those of other members of the group included.
+    pub partitions: u64,
 }
 
 pub struct Reader {
@@ -100,6 +92,10 @@ impl Reader {
             told: BTreeSet::new(),
             waiting_since: Some(host::now()),
         }
+    }
+
+    fn options(&self) -> &Options {
+        &self.settings.options
     }
 
     /// One turn: takes commands, polls once, looks at the time. False once it is over: at shutdown, or with `--once`
@@ -169,7 +165,7 @@ impl Reader {
             Stage::Abandon => true,
             Stage::Finish => parts.all(|p| p.jobs == 0 && p.batch.is_empty()),
             Stage::Running => {
-                self.settings.once
+                self.options().once
                     && self.assignments > 0
                     && parts.all(|p| p.jobs == 0 && matches!(p.state, State::Finished | State::Stopped))
             }
@@ -177,10 +173,10 @@ impl Reader {
     }
 
     fn poll(&mut self) -> Result<()> {
+        let once = self.options().once;
         let (parts, counters) = (&mut self.parts, &self.counters);
         let mut full_batch: Option<TopicPartition> = None;
         let mut broken: Option<(TopicPartition, Error)> = None;
-        let (policy, once) = (self.settings.policy, self.settings.once);
         let polled = self.consumer.poll(Duration::from_millis(50), &mut |message| {
             let Some(part) = parts.get_mut(message.topic()).and_then(|p| p.get_mut(&message.partition())) else {
                 return;
@@ -188,7 +184,7 @@ impl Reader {
             match part.take(message, once) {
                 Ok(Some(bytes)) => {
                     counters.read(1, bytes as u64);
-                    if policy.due(part.batch.len(), part.batch.payload_len(), Duration::ZERO) {
+                    if part.policy.due(part.batch.len(), part.batch.payload_len(), Duration::ZERO) {
                         full_batch = Some(TopicPartition::new(message.topic(), message.partition()));
                     }
                 }
@@ -231,12 +227,18 @@ impl Reader {
         }
     }
 
+    fn starting(&self, tp: &TopicPartition, assignment: u64) -> Part {
+        let options = self.options();
+        Part::starting(assignment, options.policy_of(&tp.topic), options.safety_of(&tp.topic))
+    }
+
     /// Begins a partition anew, under a new number: its task reads the ledger again and says from where to read.
     fn restart(&mut self, tp: &TopicPartition) {
         self.assignments += 1;
         let assignment = self.assignments;
+        let new = self.starting(tp, assignment);
         let Some(part) = self.part(tp) else { return };
-        *part = Part::starting(assignment);
+        *part = new;
         self.reassign = true;
         self.send(Event::Assigned { tp: tp.clone(), assignment });
     }
@@ -246,7 +248,7 @@ impl Reader {
             Rebalance::Assigned(tps) => {
                 for tp in tps {
                     self.assignments += 1;
-                    let part = Part::starting(self.assignments);
+                    let part = self.starting(&tp, self.assignments);
                     self.parts.entry(tp.topic.clone()).or_default().insert(tp.partition, part);
                     self.send(Event::Assigned { tp, assignment: self.assignments });
                 }
@@ -295,7 +297,7 @@ impl Reader {
     fn obey(&mut self, command: Command) {
         match command {
             Command::Start { tp, assignment, offset, last, end } => {
-                let (once, running) = (self.settings.once, self.stage == Stage::Running);
+                let (once, running) = (self.options().once, self.stage == Stage::Running);
                 if let Some(part) = self.current(&tp, assignment).filter(|_| running) {
                     part.start(offset, last, end, once);
                     self.reassign |= part.state == State::Reading;
@@ -323,7 +325,7 @@ impl Reader {
                 }
             }
             Command::Deadlines(deadlines) => {
-                let once = self.settings.once;
+                let once = self.options().once;
                 for (tp, due) in &deadlines {
                     if let Some(part) = self.part(tp) {
                         part.heed(due, once);
@@ -362,20 +364,24 @@ impl Reader {
     fn tick(&mut self) {
         self.last_tick = host::now();
         if self.parts.values().all(BTreeMap::is_empty)
-            && !self.settings.once
+            && !self.options().once
             && self.stage == Stage::Running
             && self.waiting_since.is_some_and(|since| host::since(since) >= WAITING)
         {
             self.waiting_since = None;
             self.tell_waiting("");
         }
-        let (policy, once, settings) = (self.settings.policy, self.settings.once, self.settings);
+        let options = self.settings.options.clone();
+        let (once, partitions) = (options.once, self.settings.partitions);
+        let counted = self.counters.get();
         for (tp, position) in self.consumer.positions() {
             if let Some(part) = self.part(&tp) {
                 part.follow(position, once);
             }
         }
         let mut close = Vec::new();
+        // Data objects of a cut so far.
+        let objects = counted.objects.checked_div(counted.cuts).unwrap_or(1).max(1);
         for (tp, part) in self.each_mut() {
             if part.state != State::Reading {
                 continue;
@@ -384,8 +390,9 @@ impl Reader {
                 part.state = State::Finished;
                 close.push(tp);
             } else if part.next > part.from {
-                let age = host::since(part.since);
-                if age >= policy.max_age || age >= settings.min_age && part.is_urgent(settings.safety) {
+                let (age, policy) = (host::since(part.since), part.policy);
+                let max_age = options.files_per_day.map_or(policy.max_age, |n| policy.age_for(n, partitions, objects));
+                if age >= max_age || age >= options.cut_min_age && part.is_urgent() {
                     close.push(tp);
                 }
             }
@@ -400,8 +407,8 @@ impl Reader {
 
     /// With `--once`: brokers that went away, or a topic that was deleted, must not be waited for without end.
     fn stop_silent(&mut self) {
-        let wait = self.settings.wait;
-        if !self.settings.once {
+        let wait = self.options().wait;
+        if !self.options().once {
             return;
         }
         let silent = self.each().filter(|(_, p)| p.is_silent(wait));
@@ -447,8 +454,9 @@ impl Reader {
             expires_ms: p.expires_ms(),
         };
         let loads = self.each().enumerate().map(load).collect();
-        let memory = Memory { handed: self.handed, budget: self.settings.memory, full: self.full };
-        let Decision { full, cut, read } = balance::decide(loads, memory, self.settings.policy.max_bytes);
+        let memory = Memory { handed: self.handed, budget: self.options().memory, full: self.full };
+        let cut_bytes = self.each().map(|(_, p)| p.policy.max_bytes).max().unwrap_or(self.options().policy.max_bytes);
+        let Decision { full, cut, read } = balance::decide(loads, memory, cut_bytes);
         self.full = full;
         for i in cut {
             self.close(&parts[i]);

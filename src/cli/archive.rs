@@ -1,14 +1,17 @@
 //! `dlq-archiver archive`.
 
-use super::args::{ArchiveArgs, KafkaArgs, StoreCreateArg, bytes, duration};
+use super::args::{ArchiveArgs, KafkaArgs, StoreCreateArg, bytes, cut_age, cut_bytes, duration, share};
+use super::config::Config;
 use super::output::{self, Output, OutputArgs};
 use super::progress::{Progress, human_bytes};
 use super::{signals, text};
 use crate::archive::cluster::Kafka;
 use crate::archive::{self, Counters, From, Options, Outcome, StoreCreate, StoreUse};
-use crate::cut::{CutPolicy, Tables};
+use crate::cut::CutPolicy;
 use crate::error::{Error, Result};
 use crate::format::{Compression, Format};
+use crate::kafka::Connection;
+use crate::topics::TopicSettings;
 use clap::ValueEnum;
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,7 +29,7 @@ pub struct Args {
     topic: Vec<String>,
 
     /// Drain up to the last stable offsets seen at start, then exit
-    #[arg(long)]
+    #[arg(long, env = "DLQ_ARCHIVER_ONCE")]
     once: bool,
 
     /// Consumer group; by default one of the archive's own
@@ -51,30 +54,37 @@ pub struct Args {
     cut_records: u64,
 
     /// Cut after this many bytes of a partition (keys, values and headers): bytes, or KiB, MiB, GiB
-    #[arg(long, default_value = "128MiB", value_parser = bytes, value_name = "SIZE", env = "DLQ_ARCHIVER_CUT_BYTES", help_heading = "Cut policy")]
+    #[arg(long, default_value = "128MiB", value_parser = cut_bytes, value_name = "SIZE", env = "DLQ_ARCHIVER_CUT_BYTES", help_heading = "Cut policy")]
     cut_bytes: usize,
 
     /// Cut when the oldest record of an open batch was read this long ago: seconds, or ms, s, m, h, d
-    #[arg(long, default_value = "15m", value_parser = duration, value_name = "DURATION", env = "DLQ_ARCHIVER_CUT_AGE", help_heading = "Cut policy")]
+    #[arg(long, default_value = "15m", value_parser = cut_age, value_name = "DURATION", env = "DLQ_ARCHIVER_CUT_AGE", help_heading = "Cut policy")]
     cut_age: Duration,
+
+    /// Wait longer with a cut than --cut-age where more data objects a day than this would come of it, over all
+    /// partitions; at most 24h
+    #[arg(long, value_name = "N", env = "DLQ_ARCHIVER_FILES_PER_DAY", value_parser = clap::value_parser!(u64).range(1..),
+          help_heading = "Cut policy")]
+    files_per_day: Option<u64>,
 
     /// Share of a record's retention.ms (or of retention.bytes) at which it is cut at the latest, whatever --cut-age says: 0.5
     /// leaves half of it for outages
-    #[arg(long, default_value_t = 0.5, env = "DLQ_ARCHIVER_SAFETY", value_name = "SHARE", help_heading = "Cut policy")]
+    #[arg(long, default_value = "0.5", value_parser = share, value_name = "SHARE", env = "DLQ_ARCHIVER_SAFETY", help_heading = "Deadlines")]
     safety: f64,
 
     /// A batch is not cut before this age because of its deadline. Bounds the number of objects where records are past their
     /// retention on arrival
-    #[arg(long, default_value = "5s", value_parser = duration, value_name = "DURATION", env = "DLQ_ARCHIVER_CUT_MIN_AGE", help_heading = "Cut policy")]
+    #[arg(long, default_value = "5s", value_parser = duration, value_name = "DURATION", env = "DLQ_ARCHIVER_CUT_MIN_AGE", help_heading = "Deadlines")]
     cut_min_age: Duration,
 
-    /// How long topics keep records whose brokers do not tell retention.ms
-    #[arg(long, value_parser = duration, value_name = "DURATION", env = "DLQ_ARCHIVER_RETENTION", help_heading = "Cut policy")]
+    /// How long the topics keep records, where the brokers do not tell retention.ms; per topic, in the file, it stands
+    /// above what they tell
+    #[arg(long, value_parser = duration, value_name = "DURATION", env = "DLQ_ARCHIVER_RETENTION", help_heading = "Deadlines")]
     retention: Option<Duration>,
 
     /// Memory for records and the objects that they become, over all partitions, at least 4MiB; one cut is at most a
     /// quarter of it. The program takes some 125MiB besides, and what two cuts take while they are recovered
-    #[arg(long, default_value = "512MiB", value_parser = bytes, value_name = "SIZE", env = "DLQ_ARCHIVER_MEMORY")]
+    #[arg(long, default_value = "512MiB", value_parser = memory, value_name = "SIZE", env = "DLQ_ARCHIVER_MEMORY")]
     memory: usize,
 
     /// How long broker and store may take to answer for the first time
@@ -126,7 +136,26 @@ enum CompressionArg {
 }
 
 impl Args {
-    fn options(&self) -> Result<Options> {
+    #[cfg(test)]
+    pub fn kafka(&self) -> &KafkaArgs {
+        &self.kafka
+    }
+
+    pub fn output(&self) -> Output {
+        self.output.output
+    }
+
+    /// All that is known to be wrong before broker or store are asked.
+    ///
+    /// # Errors
+    /// [`crate::Kind::Config`], with what to set.
+    pub fn prepare(&self, config: &Config) -> Result<(Options, Connection)> {
+        let options = self.options(config)?;
+        self.store.check()?;
+        Ok((options, self.kafka.connection(config)?))
+    }
+
+    fn options(&self, config: &Config) -> Result<Options> {
         let format = match (self.format, self.compression) {
             (FormatArg::Parquet, None) => Format::Parquet,
             (FormatArg::Parquet, Some(_)) => {
@@ -136,21 +165,6 @@ impl Args {
             (FormatArg::Jsonl, Some(CompressionArg::Zstd)) => Format::Jsonl(Compression::Zstd),
             (FormatArg::Jsonl, Some(CompressionArg::None)) => Format::Jsonl(Compression::None),
         };
-        if self.cut_bytes == 0 {
-            return Err(Error::config("--cut-bytes must be above 0"));
-        }
-        if self.cut_age.is_zero() {
-            return Err(Error::config("--cut-age must be above 0: it would cut each record by itself"));
-        }
-        if !(self.safety > 0.0 && self.safety <= 1.0) {
-            return Err(Error::config("--safety is a share of the retention: above 0, at most 1, such as 0.5"));
-        }
-        if self.retention.is_some_and(|retention| retention.is_zero()) {
-            return Err(Error::config("--retention must be above 0; leave it out if records are kept for ever"));
-        }
-        if self.memory < 4 << 20 {
-            return Err(Error::config("--memory must be at least 4MiB"));
-        }
         if let Some(empty) = self.topic.iter().find(|t| t.trim().is_empty() || t.as_str() == "^") {
             return Err(Error::config(format!("--topic {empty:?} names no topic")));
         }
@@ -184,10 +198,12 @@ impl Args {
                 max_bytes: self.cut_bytes.min(self.memory / 4),
                 max_age: self.cut_age,
             },
-            memory: self.memory,
-            cut_min_age: self.cut_min_age,
             retention: self.retention,
             safety: self.safety,
+            files_per_day: self.files_per_day,
+            topics_settings: self.topics_settings(config),
+            memory: self.memory,
+            cut_min_age: self.cut_min_age,
             store_use: StoreUse {
                 create: match self.store_create {
                     StoreCreateArg::Auto => StoreCreate::Auto,
@@ -199,6 +215,22 @@ impl Args {
             start_timeout: self.start_timeout,
             wait: self.wait,
         })
+    }
+
+    fn topics_settings(&self, config: &Config) -> Vec<TopicSettings> {
+        let mut topics = config.topics.clone();
+        for topic in &mut topics {
+            topic.cut_bytes = topic.cut_bytes.map(|size| size.min(self.memory / 4));
+        }
+        topics
+    }
+}
+
+/// A size that batches and objects fit into.
+fn memory(text: &str) -> Result<usize, String> {
+    match bytes(text)? {
+        size if size < 4 << 20 => Err("it must be at least 4MiB".into()),
+        size => Ok(size),
     }
 }
 
@@ -212,17 +244,16 @@ fn parse_from(text: &str) -> Result<From> {
     }
 }
 
-pub async fn run(args: Args) -> Result<u8> {
-    let options = args.options()?;
-    args.store.check()?;
-    let cluster = Arc::new(Kafka::new(args.kafka.connection()?)?);
+pub async fn run(args: Args, config: &Config) -> Result<u8> {
+    let (options, connection) = args.prepare(config)?;
+    let cluster = Arc::new(Kafka::new(connection)?);
     // A mistyped topic leaves no folder behind.
     archive::describe(&options, &*cluster).await?;
     let store = args.store.open(true).await?;
     let stage = signals::shutdown(args.grace)?;
     let counters = Arc::new(Counters::default());
     let show = tokio::spawn(show_progress(counters.clone()));
-    let outcome = archive::run_on(options, store, cluster, Arc::new(Tables::builtin()), counters, stage).await;
+    let outcome = archive::run_on(options, store, cluster, Arc::new(config.tables()), counters, stage).await;
     show.abort();
     let _ = show.await;
     let outcome = outcome?;

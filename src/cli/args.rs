@@ -1,5 +1,6 @@
 //! Flags that several commands share, and what they become.
 
+use super::config::Config;
 use crate::error::{Error, Result};
 use crate::kafka::Connection;
 use crate::store::{self, Addressing, Store, StoreOptions};
@@ -99,10 +100,19 @@ pub struct KafkaArgs {
 }
 
 impl KafkaArgs {
+    /// The file's properties, the brokers, `--kafka-config`, `-X`: later ones win.
+    ///
     /// # Errors
     /// [`crate::Kind::Config`] without brokers or for a property that cannot be set.
-    pub fn connection(&self) -> Result<Connection> {
-        let mut connection = Connection::new(self.brokers.as_deref().unwrap_or_default());
+    pub fn connection(&self, config: &Config) -> Result<Connection> {
+        let mut connection = Connection::default();
+        for property in &config.file.kafka {
+            let place = format!("{}: [kafka] ", config.file.place(property.line));
+            connection.set_from(&place, &property.key, &property.value.text())?;
+        }
+        if let Some(brokers) = &self.brokers {
+            connection.set_from("--brokers: ", "bootstrap.servers", brokers)?;
+        }
         if let Some(path) = &self.kafka_config {
             connection.read_properties(path)?;
         }
@@ -137,6 +147,38 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     millis.map(Duration::from_millis).ok_or_else(|| "too long".to_owned())
 }
 
+/// As [`duration`] takes it.
+pub fn duration_text(duration: Duration) -> String {
+    let ms = duration.as_millis();
+    let units = [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000)];
+    let unit = units.into_iter().find(|(_, size)| ms > 0 && ms.is_multiple_of(*size)).unwrap_or(("ms", 1));
+    format!("{}{}", ms / unit.1, unit.0)
+}
+
+/// A duration above 0.
+pub fn cut_age(text: &str) -> Result<Duration, String> {
+    match duration(text)? {
+        Duration::ZERO => Err("it must be above 0, or each record would be a cut of its own".into()),
+        age => Ok(age),
+    }
+}
+
+/// A size above 0.
+pub fn cut_bytes(text: &str) -> Result<usize, String> {
+    match bytes(text)? {
+        0 => Err("it must be above 0".into()),
+        size => Ok(size),
+    }
+}
+
+/// A share from 0 to 1, such as 0.5.
+pub fn share(text: &str) -> Result<f64, String> {
+    text.parse()
+        .ok()
+        .filter(|share| (0.0..=1.0).contains(share))
+        .ok_or_else(|| "expected a share from 0 to 1, such as 0.5".into())
+}
+
 /// Parses a size in bytes: `1000`, `64KiB`, `128MiB`, `1GiB` (and k, m, g for the same).
 pub fn bytes(text: &str) -> Result<usize, String> {
     let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
@@ -161,8 +203,14 @@ mod tests {
         assert_eq!(duration("15m"), Ok(Duration::from_secs(900)));
         assert_eq!(duration("7"), Ok(Duration::from_secs(7)));
         assert!(duration("m").is_err() && duration("5y").is_err() && duration("99999999999999999d").is_err());
+        for text in ["15m", "90s", "36h", "7d", "1500ms", "0ms"] {
+            assert_eq!(duration_text(duration(text).unwrap()), text);
+        }
         assert_eq!(bytes("128MiB"), Ok(128 << 20));
         assert_eq!(bytes("10"), Ok(10));
+        assert!(cut_age("0").is_err() && cut_bytes("0k").is_err());
+        assert_eq!(share("0.5"), Ok(0.5));
+        assert!(share("1.1").is_err() && share("-0.1").is_err() && share("NaN").is_err() && share("half").is_err());
         assert!(bytes("MiB").is_err() && bytes("1TB").is_err());
     }
 }

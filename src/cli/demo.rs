@@ -1,5 +1,6 @@
 //! `dlq-archiver demo`: runs the commands that a user would type, and shows them.
 
+use super::config::Config;
 use super::output::line;
 use super::paint::{Style, paint};
 use super::progress::human_bytes;
@@ -87,7 +88,7 @@ async fn command(args: &[String]) -> Result<u8> {
     let argv = std::iter::once("dlq-archiver").chain(args.iter().map(String::as_str));
     let parsed = bare.try_get_matches_from(argv).and_then(|m| Cli::from_arg_matches(&m));
     let cli = parsed.map_err(|e| Error::internal(format!("the demo's own command is wrong: {e}")))?;
-    Box::pin(super::run(cli.command)).await
+    Box::pin(super::run(cli.command, &Config::default())).await
 }
 
 fn coloured() -> bool {

@@ -7,14 +7,17 @@
 mod archive;
 mod args;
 mod bytes;
+mod config;
 mod demo;
 mod event;
 mod filter;
 mod list;
+mod logging;
 mod output;
 mod paint;
 mod progress;
 mod record;
+mod repeats;
 mod restore;
 mod show;
 mod signals;
@@ -25,8 +28,10 @@ mod text;
 mod verify;
 
 use crate::error::{Error, Result};
-use clap::{Parser, Subcommand, ValueEnum};
-use std::io::IsTerminal;
+use clap::{Parser, Subcommand};
+use config::{Config, Parsed, Refused};
+use logging::{Directives, LogFormat};
+use std::path::PathBuf;
 
 #[derive(Parser)]
 #[command(name = "dlq-archiver", version, about, max_term_width = 110, disable_help_subcommand = true)]
@@ -38,12 +43,23 @@ struct Cli {
     #[command(subcommand)]
     command: Command,
 
+    /// Configuration in TOML: long names of options are its keys, such as cut-age = "1h"; [kafka] has librdkafka
+    /// properties, [topics."NAME"] settings of topics. A flag wins over a variable, a variable over the file
+    #[arg(long, global = true, env = "DLQ_ARCHIVER_CONFIG", value_name = "FILE", help_heading = "Configuration")]
+    config: Option<PathBuf>,
+
     /// Log lines on standard error
     #[arg(long, global = true, value_enum, default_value_t, env = "DLQ_ARCHIVER_LOG_FORMAT", help_heading = "Logging")]
     log_format: LogFormat,
 
-    /// More log lines of the program; -vv all of them, -vvv those of librdkafka and the AWS SDK too. DLQ_ARCHIVER_LOG
-    /// takes a filter instead, such as warn,librdkafka=debug
+    /// Which log lines: off, error, warn, info, debug or trace for the program, MODULE=LEVEL for a module, several with
+    /// commas, such as info,dlq_archiver::archive=debug,librdkafka=debug [default: info]
+    #[arg(long, global = true, value_name = "LEVELS", value_parser = logging::directives, env = "DLQ_ARCHIVER_LOG_LEVEL",
+          help_heading = "Logging")]
+    log_level: Option<Directives>,
+
+    /// More log lines of the program; -vv all of them, -vvv those of librdkafka and the AWS SDK too. Wins over
+    /// --log-level, as -q does. DLQ_ARCHIVER_LOG wins over all: its levels alone, for every library too
     #[arg(short, long, global = true, action = clap::ArgAction::Count, help_heading = "Logging")]
     verbose: u8,
 
@@ -68,52 +84,55 @@ enum Command {
     Tail(tail::Args),
     /// Check the archive against its ledger, and the ledger against Kafka
     Verify(verify::Args),
+    /// What the configuration comes to
+    #[command(subcommand)]
+    Config(config::check::Command),
     /// All of it on an embedded broker and a local folder
     Demo(demo::Args),
-}
-
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
-enum LogFormat {
-    #[default]
-    Text,
-    Json,
 }
 
 /// Runs the program; returns its exit code.
 pub fn main() -> u8 {
     crate::kafka::memory::give_back();
-    let cli = match Cli::try_parse() {
-        Ok(cli) => cli,
-        Err(e) => {
+    let argv: Vec<_> = std::env::args_os().collect();
+    let Parsed { cli, config, .. } = match config::parse(&argv) {
+        Ok(parsed) => parsed,
+        Err(Refused::File(e)) => return report(&e),
+        Err(Refused::Usage(e)) => {
             // Help and version are not errors.
             let code = if e.use_stderr() { 2 } else { 0 };
             let _ = e.print();
             return code;
         }
     };
-    init_logging(&cli);
+    let repeats = match logging::init(&cli) {
+        Ok(repeats) => repeats,
+        Err(e) => return report(&e),
+    };
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(e) => return report(&Error::internal(format!("cannot start: {e}"))),
     };
-    let done = runtime.block_on(run(cli.command));
+    let done = runtime.block_on(run(cli.command, &config));
     // Blocking threads may still wait for a broker: they hold nothing that is not in the ledger.
     runtime.shutdown_background();
+    repeats.tell_all();
     match done {
         Ok(code) => code,
-        Err(e) => report(&e),
+        Err(e) => report(&config.explain(e)),
     }
 }
 
-async fn run(command: Command) -> Result<u8> {
+async fn run(command: Command, config: &Config) -> Result<u8> {
     match command {
-        Command::Archive(args) => archive::run(args).await,
-        Command::Restore(args) => restore::run(args).await,
+        Command::Archive(args) => archive::run(args, config).await,
+        Command::Restore(args) => restore::run(args, config).await,
         Command::List(args) => list::run(args).await,
         Command::Show(args) => show::run(args).await,
         Command::Summary(args) => summary::run(args).await,
-        Command::Tail(args) => tail::run(args).await,
-        Command::Verify(args) => verify::run(args).await,
+        Command::Tail(args) => tail::run(args, config).await,
+        Command::Verify(args) => verify::run(args, config).await,
+        Command::Config(command) => config::check::run(command, config),
         Command::Demo(args) => demo::run(args).await,
     }
 }
@@ -125,27 +144,6 @@ fn report(e: &Error) -> u8 {
         output::tell(&format!("dlq-archiver: {}", text::clean(e.message())));
     }
     if e.message() == output::CLOSED { 0 } else { e.exit_code() }
-}
-
-fn init_logging(cli: &Cli) {
-    use tracing_subscriber::{EnvFilter, fmt};
-    let level = match (cli.quiet, cli.verbose) {
-        (true, _) => "error",
-        // Its story is on standard output.
-        (_, 0) if matches!(cli.command, Command::Demo(_)) => "warn",
-        // What the AWS SDK warns of is in our errors, in one line.
-        (_, 0) => "warn,aws_config=error,dlq_archiver=info",
-        (_, 1) => "warn,aws_config=error,dlq_archiver=debug",
-        (_, 2) => "warn,aws_config=error,dlq_archiver=trace",
-        (_, _) => "debug,dlq_archiver=trace,librdkafka=trace",
-    };
-    let filter = EnvFilter::try_from_env("DLQ_ARCHIVER_LOG").unwrap_or_else(|_| EnvFilter::new(level));
-    let writer = progress::LogWriter;
-    let format = fmt().with_env_filter(filter).with_writer(writer).with_target(cli.verbose > 1);
-    match cli.log_format {
-        LogFormat::Json => format.json().flatten_event(true).with_target(true).init(),
-        LogFormat::Text => format.with_ansi(colour(std::io::stderr().is_terminal())).init(),
-    }
 }
 
 /// Colour only on a terminal, and never with `NO_COLOR` (<https://no-color.org>).

@@ -3,6 +3,7 @@
 mod print;
 
 use super::args::{ArchiveArgs, KafkaArgs, StoreCreateArg, bytes, duration};
+use super::config::Config;
 use super::filter::FilterArgs;
 use super::output::OutputArgs;
 use super::progress::Progress;
@@ -185,9 +186,9 @@ fn user() -> String {
     format!("{user}@{}", host.unwrap_or_else(|| "unknown".into()))
 }
 
-pub async fn run(args: Args) -> Result<u8> {
+pub async fn run(args: Args, config: &Config) -> Result<u8> {
     args.check()?;
-    let target = Arc::new(Kafka::new(args.kafka.connection()?));
+    let target = Arc::new(Kafka::new(args.kafka.connection(config)?));
     let store = args.store.open(false).await?;
     let catalog = Catalog::open(store.clone()).await?;
     let options = args.options(&catalog.archive().archive_id)?;

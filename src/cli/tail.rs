@@ -1,10 +1,10 @@
 //! `dlq-archiver tail`.
 
 use super::args::{KafkaArgs, duration};
+use super::config::Config;
 use super::output::{Documents, Out, Output, OutputArgs};
 use super::{colour, event, record, signals};
 use crate::archive;
-use crate::cut::Tables;
 use crate::error::{Error, Result};
 use crate::filter::{Filter, FilterDoc, parse_time};
 use crate::format::{ArchivedRecord, Projection};
@@ -137,15 +137,15 @@ impl Args {
     }
 }
 
-pub async fn run(args: Args) -> Result<u8> {
+pub async fn run(args: Args, config: &Config) -> Result<u8> {
     let options = args.options(archive::now_us() / 1000)?;
-    let connection = args.kafka.connection()?;
+    let connection = args.kafka.connection(config)?;
     let stop = Arc::new(AtomicBool::new(false));
     let mut printer = Printer::new(args.output.output, args.raw);
+    let tables = config.tables();
     let reading = {
         let stop = stop.clone();
         tokio::task::spawn_blocking(move || {
-            let tables = Tables::builtin();
             tail::run(&options, &connection, &tables, &stop, &mut |event| printer.show(event))?;
             printer.end()
         })

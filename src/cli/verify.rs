@@ -1,6 +1,7 @@
 //! `dlq-archiver verify`.
 
 use super::args::{ArchiveArgs, KafkaArgs, duration};
+use super::config::Config;
 use super::output::{Documents, Out, Output, OutputArgs};
 use super::progress::{Progress, human_bytes};
 use super::text;
@@ -64,7 +65,7 @@ pub struct Args {
     kafka: KafkaArgs,
 }
 
-pub async fn run(args: Args) -> Result<u8> {
+pub async fn run(args: Args, config: &Config) -> Result<u8> {
     let filter = Filter::new(FilterDoc { topic: args.topic.clone(), ..FilterDoc::default() })?;
     let expect = args.expect.as_deref().map(read_receipt).transpose()?;
     if args.receipt.is_some() && !args.topic.is_empty() {
@@ -83,7 +84,7 @@ pub async fn run(args: Args) -> Result<u8> {
     let options = Options {
         filter,
         quick: args.quick,
-        kafka: if with_kafka { Some(args.kafka.connection()?) } else { None },
+        kafka: if with_kafka { Some(args.kafka.connection(config)?) } else { None },
         group: args.group,
         expect,
         start_timeout: args.start_timeout,

@@ -26,13 +26,15 @@ pub use range::{RangeEnd, RangeReader};
 use crate::error::{Error, Result};
 use rdkafka::config::{ClientConfig, RDKafkaLogLevel};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Mutex;
 
-/// How to reach the brokers: `--brokers`, then `--kafka-config`, then `-X`, later ones winning.
+/// How to reach the brokers: the configuration file, then `--brokers`, then `--kafka-config`, then `-X`, later ones winning.
 #[derive(Clone, Default)]
 pub struct Connection {
-    properties: Vec<(String, String)>,
+    /// Each with what it is told as.
+    properties: Vec<(String, String, String)>,
 }
 
 /// Properties that the archive's exactness hangs on.
@@ -55,12 +57,12 @@ const FILES: &[&str] =
 
 impl Connection {
     pub fn new(brokers: &str) -> Self {
-        Self { properties: vec![("bootstrap.servers".into(), brokers.into())] }
+        Self { properties: vec![("bootstrap.servers".into(), brokers.into(), "--brokers".into())] }
     }
 
     pub fn brokers(&self) -> &str {
-        let brokers = self.properties.iter().rev().find(|(k, _)| k == "bootstrap.servers");
-        brokers.map_or("", |(_, v)| v)
+        let brokers = self.properties.iter().rev().find(|(k, ..)| k == "bootstrap.servers");
+        brokers.map_or("", |(_, v, _)| v)
     }
 
     /// That each broker is an address: librdkafka would go on trying those that are none.
@@ -103,23 +105,31 @@ impl Connection {
     /// # Errors
     /// [`crate::Kind::Config`] for a property that this program has to set itself, or that librdkafka does not know.
     pub fn set(&mut self, key: &str, value: &str) -> Result<()> {
+        self.set_from("-X ", key, value)
+    }
+
+    /// The same, for a property that stands elsewhere: `place` comes before its name in errors.
+    ///
+    /// # Errors
+    /// As [`Self::set`].
+    pub fn set_from(&mut self, place: &str, key: &str, value: &str) -> Result<()> {
         let key = match key {
             "metadata.broker.list" => "bootstrap.servers",
             other => other,
         };
         if FIXED.contains(&key) {
-            return Err(Error::config(format!("-X {key} cannot be set: the archive's exactness depends on it")));
+            return Err(Error::config(format!("{place}{key} cannot be set: the archive's exactness depends on it")));
         }
         let mut probe = ClientConfig::new();
         probe.set(key, value);
         if let Err(KafkaError::ClientConfig(_, desc, ..)) = probe.create_native_config() {
-            return Err(Error::config(format!("-X {key}: {}", desc.trim())));
+            return Err(Error::config(format!("{place}{key}: {}", desc.trim())));
         }
         // librdkafka says of it only that TLS cannot be set up.
         if FILES.contains(&key) && !["", "probe"].contains(&value) && !Path::new(value).exists() {
-            return Err(Error::config(format!("-X {key}: the file {value} does not exist")));
+            return Err(Error::config(format!("{place}{key}: the file {value} does not exist")));
         }
-        self.properties.push((key.to_owned(), value.to_owned()));
+        self.properties.push((key.to_owned(), value.to_owned(), place.trim_end_matches([' ', ':']).to_owned()));
         Ok(())
     }
 
@@ -135,11 +145,11 @@ impl Connection {
             if line.is_empty() || line.starts_with(['#', '!']) {
                 continue;
             }
-            let at = |e: Error| e.context(format!("{}:{}", path.display(), number + 1));
+            let place = format!("{}:{}: ", path.display(), number + 1);
             let (key, value) = line
                 .split_once('=')
-                .ok_or_else(|| at(Error::config("expected key=value, found a line without `=`")))?;
-            self.set(key.trim(), value.trim()).map_err(at)?;
+                .ok_or_else(|| Error::config(format!("{place}expected key=value, found a line without `=`")))?;
+            self.set_from(&place, key.trim(), value.trim())?;
         }
         Ok(())
     }
@@ -154,7 +164,7 @@ impl Connection {
             .set("log.connection.close", "false")
             .set("reconnect.backoff.max.ms", "5000")
             .set_log_level(RDKafkaLogLevel::Info);
-        for (key, value) in &self.properties {
+        for (key, value, _) in &self.properties {
             config.set(key, value);
         }
         config
@@ -186,14 +196,20 @@ impl Connection {
 
     /// A property as set, for settings that are not secret.
     pub fn get(&self, key: &str) -> Option<&str> {
-        self.properties.iter().rev().find(|(k, _)| k == key).map(|(_, v)| v.as_str())
+        self.properties.iter().rev().find(|(k, ..)| k == key).map(|(_, v, _)| v.as_str())
+    }
+
+    /// Properties that are set, by name: values, which may be secrets, and where each stands.
+    pub fn in_force(&self) -> Vec<(&str, &str, &str)> {
+        let last: BTreeMap<_, _> = self.properties.iter().map(|(k, v, place)| (k.as_str(), (v, place))).collect();
+        last.into_iter().map(|(k, (v, place))| (k, v.as_str(), place.as_str())).collect()
     }
 }
 
 impl std::fmt::Debug for Connection {
     /// Names brokers and property names, never values: they can be secrets.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let keys: Vec<_> = self.properties.iter().map(|(k, _)| k).collect();
+        let keys: Vec<_> = self.properties.iter().map(|(k, ..)| k).collect();
         f.debug_struct("Connection").field("brokers", &self.brokers()).field("properties", &keys).finish()
     }
 }

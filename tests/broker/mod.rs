@@ -86,7 +86,7 @@ pub fn program(args: &[&str]) -> Command {
     for (name, _) in std::env::vars_os().filter(|(n, _)| n.to_string_lossy().starts_with("DLQ_ARCHIVER_")) {
         command.env_remove(name);
     }
-    command.args(args);
+    command.env("DLQ_ARCHIVER_LOG_FORMAT", "text").args(args);
     command
 }
 

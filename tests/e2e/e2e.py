@@ -22,6 +22,7 @@ import confluent_kafka
 import confluent_kafka.admin
 import proxy
 
+os.environ["DLQ_ARCHIVER_LOG_FORMAT"] = "text"  # of the program: its lines are looked for
 BROKERS = os.environ["DLQ_ARCHIVER_BROKERS"]
 BUCKET = os.environ["LOCALSTACK_BUCKET"]
 BIN = os.environ["DLQ_ARCHIVER_BIN"]

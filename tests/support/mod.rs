@@ -238,6 +238,8 @@ pub fn program() -> Command {
             command.env_remove(name);
         }
     }
+    // As on a terminal, though it is piped.
+    command.env("DLQ_ARCHIVER_LOG_FORMAT", "text");
     command
 }
 

@@ -1,0 +1,220 @@
+//! `dlq-archiver config check`: what is in force for `archive`, and where it comes from.
+//!
+//! Asks neither broker nor store. Invariant: what it refuses, `archive` refuses, with the same words; no secret is
+//! printed.
+
+use super::{Config, key, leaf, secret};
+use crate::archive::Options;
+use crate::cli::args::duration_text;
+use crate::cli::output::{self, Out, Output};
+use crate::cli::progress::human_bytes;
+use crate::cli::table::{Column, Table};
+use crate::cli::{Cli, archive, text};
+use crate::cut::CutPolicy;
+use crate::error::Result;
+use crate::kafka::Connection;
+use crate::topics::{TopicSettings, settings_of};
+use clap::CommandFactory;
+use clap::parser::ValueSource;
+use serde_json::{Value, json};
+use std::time::Duration;
+
+#[derive(Debug, clap::Subcommand)]
+pub enum Command {
+    /// What is in force for archive, and where it comes from; asks neither broker nor store
+    Check(Box<Args>),
+}
+
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Takes all options of archive. Secrets are not shown. Exit code 2, with the reason, if archive would \
+    refuse it.\n\nExamples:\n  \
+    dlq-archiver config check --config dlq-archiver.toml --partitions 12 --pipelines 10\n  \
+    DLQ_ARCHIVER_CONFIG=dlq-archiver.toml dlq-archiver config check -o json"
+)]
+pub struct Args {
+    #[command(flatten)]
+    archive: archive::Args,
+
+    /// Partitions of the topics, for the number of files a day
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1_000_000), help_heading = "Files a day")]
+    partitions: u64,
+
+    /// Pipelines whose records are in one cut, for the number of files a day
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1_000_000), help_heading = "Files a day")]
+    pipelines: u64,
+}
+
+/// More files a day than this are told.
+const MANY: f64 = 10_000.0;
+
+pub fn run(command: Command, config: &Config) -> Result<u8> {
+    let Command::Check(args) = command;
+    let (options, connection) = args.archive.prepare(config)?;
+    let settings = settings(config);
+    let topics = topics(&options, &args);
+    match args.archive.output() {
+        Output::Table => table(&settings, &connection, &topics, &args)?,
+        Output::Json | Output::Jsonl => output::line(&document(&settings, &connection, &topics, &args).to_string())?,
+    }
+    Ok(0)
+}
+
+/// One option of archive.
+struct Setting {
+    key: String,
+    value: Option<String>,
+    source: &'static str,
+    /// Its flag, variable, or place in the file.
+    from: Option<String>,
+}
+
+fn settings(config: &Config) -> Vec<Setting> {
+    let mut command = Cli::command();
+    command.build();
+    let path = ["config", "check"];
+    let command = path.iter().try_fold(&command, |command, name| command.find_subcommand(name));
+    let matches = leaf(&config.matches);
+    let options = command.into_iter().flat_map(clap::Command::get_arguments);
+    let options = options.filter_map(|arg| Some((arg, key(arg).or(arg.get_long().filter(|l| *l == "config"))?)));
+    let setting = |(arg, key): (&clap::Arg, &str)| {
+        let id = arg.get_id().as_str();
+        let raw = matches.try_get_raw(id).ok().flatten();
+        let raw = raw.map(|values| values.map(|v| v.to_string_lossy()).collect::<Vec<_>>().join(", "));
+        let variable = arg.get_env().map(|v| v.to_string_lossy().into_owned());
+        let (source, from) = match (matches.value_source(id), config.place_of(key)) {
+            (Some(ValueSource::CommandLine), _) => ("flag", Some(format!("--{key}"))),
+            (Some(ValueSource::EnvVariable), _) => ("variable", variable),
+            (_, Some(place)) => ("file", Some(place)),
+            _ => ("default", None),
+        };
+        Setting { key: key.to_owned(), value: raw.map(|text| secret::addresses(&text).into_owned()), source, from }
+    };
+    options.map(setting).collect()
+}
+
+/// What one topic, the topics of one table, or all others have.
+struct Topic {
+    topic: String,
+    policy: CutPolicy,
+    retention: Option<Duration>,
+    safety: f64,
+    pipeline: Option<String>,
+    /// With so many partitions and pipelines of such topics.
+    files: f64,
+}
+
+/// Named topics, then the tables that have none of these names, then the rest.
+fn topics(options: &Options, args: &Args) -> Vec<Topic> {
+    let one = |topic: &str, own: Option<&TopicSettings>| {
+        let mut policy = own.map_or(options.policy, |own| own.policy(options.policy));
+        let pipeline = own.and_then(|own| own.pipeline.clone());
+        let objects = if pipeline.is_some() { 1 } else { args.pipelines };
+        if let Some(files) = options.files_per_day {
+            policy.max_age = policy.age_for(files, args.partitions, objects);
+        }
+        let cuts = Duration::from_secs(24 * 60 * 60).as_secs_f64() / policy.max_age.as_secs_f64();
+        Topic {
+            topic: topic.to_owned(),
+            policy,
+            retention: own.and_then(|own| own.retention).or(options.retention),
+            safety: own.and_then(|own| own.safety).unwrap_or(options.safety),
+            pipeline,
+            files: args.partitions as f64 * objects as f64 * cuts,
+        }
+    };
+    let tables = &options.topics_settings;
+    let named: Vec<&String> = options.topics.iter().filter(|t| !t.starts_with('^')).collect();
+    let mut all: Vec<_> = named.iter().map(|name| one(name, settings_of(tables, name))).collect();
+    let others = tables.iter().filter(|t| !named.iter().any(|name| *name == t.topic.as_str()));
+    all.extend(others.map(|own| one(own.topic.as_str(), Some(own))));
+    if options.topics.len() > named.len() {
+        all.push(one("(others)", None));
+    }
+    all
+}
+
+fn warnings(topics: &[Topic]) -> Vec<String> {
+    let many = topics.iter().filter(|t| t.files > MANY);
+    many.map(|t| {
+        format!(
+            "{}: {:.0} files a day are more than {MANY}: queries and listings get slow. A longer cut-age makes them fewer, \
+             and so does files-per-day",
+            t.topic, t.files
+        )
+    })
+    .collect()
+}
+
+fn table(settings: &[Setting], connection: &Connection, topics: &[Topic], args: &Args) -> Result<()> {
+    let mut out = Out::new();
+    let clean = |text: &str| text::clean(text).into_owned();
+    let mut table = Table::new(vec![Column::whole("SETTING"), Column::new("VALUE"), Column::whole("FROM")]);
+    for s in settings {
+        let from = s.from.as_ref().map_or_else(|| s.source.to_owned(), |from| format!("{} {from}", s.source));
+        table.row(vec![s.key.clone(), clean(s.value.as_deref().unwrap_or("-")), clean(&from)], &mut out)?;
+    }
+    table.finish(&mut out)?;
+    out.line("")?;
+    let mut table = Table::new(vec![Column::whole("KAFKA PROPERTY"), Column::new("VALUE"), Column::whole("FROM")]);
+    for (name, value, place) in connection.in_force() {
+        table.row(vec![clean(name), clean(&secret::property(name, value)), clean(place)], &mut out)?;
+    }
+    table.finish(&mut out)?;
+    out.line("")?;
+    let columns = ["CUT RECORDS", "CUT BYTES", "CUT AGE", "RETENTION", "SAFETY", "PIPELINE"].map(Column::whole);
+    let mut table =
+        Table::new([vec![Column::new("TOPIC")], columns.to_vec(), vec![Column::number("FILES A DAY")]].concat());
+    for t in topics {
+        let cells = vec![
+            clean(&t.topic),
+            t.policy.max_records.to_string(),
+            human_bytes(t.policy.max_bytes as u64),
+            duration_text(t.policy.max_age),
+            t.retention.map_or_else(|| "as told".into(), duration_text),
+            t.safety.to_string(),
+            t.pipeline.as_deref().map_or_else(|| "by dialect".into(), clean),
+            format!("{:.0}", t.files),
+        ];
+        table.row(cells, &mut out)?;
+    }
+    table.finish(&mut out)?;
+    out.line(&format!(
+        "\nFiles a day: partitions ({}) x pipelines ({}; 1 where a table names it) x cuts a day, where each cut comes by its \
+         age; --partitions and --pipelines say how many there are.",
+        args.partitions, args.pipelines
+    ))?;
+    for warning in warnings(topics) {
+        out.line(&format!("WARNING: {}", text::clean(&warning)))?;
+    }
+    out.flush()
+}
+
+fn document(settings: &[Setting], connection: &Connection, topics: &[Topic], args: &Args) -> Value {
+    let settings = settings.iter().map(|s| json!({"key": s.key, "value": s.value, "source": s.source, "from": s.from}));
+    let kafka = connection.in_force();
+    let kafka = kafka
+        .iter()
+        .map(|(name, value, place)| json!({"property": name, "value": secret::property(name, value), "from": place}));
+    let seconds = |d: Duration| d.as_secs_f64();
+    let of_topics = topics.iter().map(|t| {
+        json!({
+            "topic": t.topic,
+            "cut_records": t.policy.max_records,
+            "cut_bytes": t.policy.max_bytes,
+            "cut_age_seconds": seconds(t.policy.max_age),
+            "retention_seconds": t.retention.map(seconds),
+            "safety": t.safety,
+            "pipeline": t.pipeline,
+            "files_per_day": t.files.round(),
+        })
+    });
+    json!({
+        "settings": settings.collect::<Vec<_>>(),
+        "kafka": kafka.collect::<Vec<_>>(),
+        "topics": of_topics.collect::<Vec<_>>(),
+        "partitions": args.partitions,
+        "pipelines": args.pipelines,
+        "warnings": warnings(topics),
+    })
+}

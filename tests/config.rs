@@ -1,0 +1,258 @@
+//! The real program with a configuration file: what is in force, what is refused, topics with settings of their own,
+//! and the form of the log.
+//!
+//! Runs on the embedded broker.
+
+#[allow(dead_code, reason = "each test program uses a part")]
+mod support;
+
+use dlq_archiver::kafka::{Connection, MockBroker, NewRecord, Producer};
+use serde_json::Value;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+use support::{Run, program};
+
+struct Files(tempfile::TempDir);
+
+impl Files {
+    fn new(toml: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("c.toml"), toml).unwrap();
+        Self(folder)
+    }
+    fn config(&self) -> PathBuf {
+        self.0.path().join("c.toml")
+    }
+    fn archive(&self) -> PathBuf {
+        self.0.path().join("archive")
+    }
+    fn program(&self) -> Command {
+        let mut command = program();
+        command.env("DLQ_ARCHIVER_CONFIG", self.config());
+        command
+    }
+    fn run(&self, args: &[&str]) -> Run {
+        self.program().args(args).output().unwrap().into()
+    }
+}
+
+/// A broker with `count` records in the one partition of each topic.
+fn broker(topics: &[&str], count: usize) -> MockBroker {
+    let broker = MockBroker::start().unwrap();
+    let producer = Producer::new(&Connection::new(&broker.brokers()), None).unwrap();
+    for topic in topics {
+        broker.create_topic(topic, 1).unwrap();
+        for token in 0..count {
+            let (headers, value) = (std::iter::empty(), Some(&b"value"[..]));
+            let record = NewRecord { topic, partition: Some(0), key: None, value, headers, timestamp_ms: None, token };
+            producer.send(record, Duration::from_secs(10)).unwrap();
+        }
+    }
+    producer.flush(Duration::from_secs(30)).unwrap();
+    assert!(producer.acks().iter().all(|ack| ack.result.is_ok()));
+    broker
+}
+
+/// Rows and pipelines of a topic's cuts, in order.
+fn cuts(archive: &Path, topic: &str) -> Vec<(u64, Vec<String>)> {
+    let Ok(folder) = fs::read_dir(archive.join("ledger").join(topic).join("0")) else { return Vec::new() };
+    let mut names: Vec<_> = folder.map(|e| e.unwrap().path()).filter(|p| p.is_file()).collect();
+    names.sort();
+    let manifest = |path: &PathBuf| {
+        let name = path.file_name().unwrap().to_str().unwrap();
+        let number = name.strip_suffix(".json").is_some_and(|n| n.len() == 20 && n.bytes().all(|b| b.is_ascii_digit()));
+        let document: Value = number.then(|| serde_json::from_slice(&fs::read(path).unwrap()).unwrap())?;
+        let pipelines = document["objects"].as_array().unwrap().iter();
+        let pipelines = pipelines.map(|o| o["pipeline"].as_str().unwrap().to_owned()).collect();
+        Some((document["rows"].as_u64().unwrap(), pipelines))
+    };
+    names.iter().filter_map(manifest).collect()
+}
+
+const TOPICS: &str = r#"
+topic = ["^.*-dlq$"]
+cut-records = 50
+
+[topics."^small"]
+cut-records = 10
+pipeline = "all small ones"
+
+[topics."small-named-dlq"]
+cut-records = 25
+"#;
+
+#[test]
+fn topics_of_one_process_are_cut_and_routed_each_by_its_own_table() {
+    let files = Files::new(TOPICS);
+    let broker = broker(&["small-a-dlq", "small-named-dlq", "other-dlq"], 100);
+    let archive = format!("file://{}", files.archive().display());
+    files.run(&["archive", "--once", "--brokers", &broker.brokers(), "--archive", &archive]).ok();
+    let of = |topic| cuts(&files.archive(), topic);
+    let cut = |rows, pipeline: &str| (rows, vec![pipeline.to_owned()]);
+    assert_eq!(of("small-a-dlq"), vec![cut(10, "all small ones"); 10]);
+    assert_eq!(of("small-named-dlq"), vec![cut(25, "small-named-dlq"); 4]);
+    assert_eq!(of("other-dlq"), vec![cut(50, "other-dlq"); 2]);
+    // The archive is whole, with or without the file.
+    support::run(&["verify", "--archive", &archive, "--brokers", &broker.brokers()]).ok();
+    files.run(&["verify", "--archive", &archive]).ok();
+    let all =
+        support::run(&["list", "--archive", &archive, "--pipeline", "all small ones", "--limit", "0", "-o", "jsonl"]);
+    assert_eq!(all.lines().len(), 100);
+    // A live topic is shown under the pipeline that it will be archived under.
+    let tail = ["tail", "-b", &broker.brokers(), "--once", "-t", "small-a-dlq", "-n", "1", "-o", "jsonl"];
+    assert_eq!(files.run(&tail).lines()[0]["pipeline_name"], "all small ones");
+    assert_eq!(support::run(&tail).lines()[0]["pipeline_name"], "small-a-dlq");
+}
+
+#[test]
+fn a_topic_with_a_short_age_is_cut_while_others_wait() {
+    let files = Files::new("topic = \"^.*-dlq$\"\ncut-age = \"1h\"\n[topics.fast-dlq]\ncut-age = \"300ms\"");
+    let broker = broker(&["fast-dlq", "slow-dlq"], 10);
+    let archive = format!("file://{}", files.archive().display());
+    let mut command = files.program();
+    command.args(["archive", "--brokers", &broker.brokers(), "--archive", &archive]).stderr(Stdio::null());
+    let mut archiver = command.stdout(Stdio::null()).spawn().unwrap();
+    let began = Instant::now();
+    while cuts(&files.archive(), "fast-dlq").is_empty() && began.elapsed() < Duration::from_secs(60) {
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    std::thread::sleep(Duration::from_secs(2));
+    let (fast, slow) = (cuts(&files.archive(), "fast-dlq"), cuts(&files.archive(), "slow-dlq"));
+    assert!(Command::new("kill").arg(archiver.id().to_string()).status().unwrap().success());
+    assert_eq!(archiver.wait().unwrap().code(), Some(0));
+    assert_eq!((fast.iter().map(|c| c.0).sum::<u64>(), slow), (10, vec![]));
+    assert_eq!(cuts(&files.archive(), "slow-dlq").iter().map(|c| c.0).sum::<u64>(), 10);
+}
+
+#[test]
+fn check_shows_what_is_in_force_and_where_it_comes_from() {
+    let files = Files::new(
+        "topic = [\"a-dlq\", \"^b\"]\narchive = \"s3://bucket/x\"\ncut-age = \"5m\"\ngroup = \"of-file\"\n[kafka]\n\
+         sasl.username = \"me\"\nsasl.password = \"hunter2\"\n[topics.\"^a\"]\ncut-age = \"30m\"\npipeline = \"one\"\n\
+         [topics.\"^b\"]\nretention = \"2d\"",
+    );
+    let args = ["config", "check", "-b", "k:1", "--cut-records", "7", "-X", "ssl.key.password=hunter2"];
+    let more = ["--endpoint-url", "http://u:hunter2@h:9000", "--partitions", "100", "--pipelines", "10"];
+    let run = |output| -> Run {
+        let mut command = files.program();
+        command.env("DLQ_ARCHIVER_CUT_BYTES", "1MiB").env("DLQ_ARCHIVER_GROUP", "of-variable");
+        command.args(args).args(more).args(["-o", output]).output().unwrap().into()
+    };
+    let (table, json) = (run("table"), run("json"));
+    for run in [&table, &json] {
+        assert!(!run.out.contains("hunter2") && run.err.is_empty(), "{run:?}");
+    }
+    let document = json.json();
+    let setting = |key: &str| {
+        let found = document["settings"].as_array().unwrap().iter().find(|s| s["key"] == key).unwrap();
+        [&found["value"], &found["source"], &found["from"]].map(|v| v.as_str().unwrap_or("null").to_owned())
+    };
+    let config = files.config().display().to_string();
+    assert_eq!(setting("cut-records"), ["7", "flag", "--cut-records"]);
+    assert_eq!(setting("cut-bytes"), ["1MiB", "variable", "DLQ_ARCHIVER_CUT_BYTES"]);
+    assert_eq!(setting("group"), ["of-variable", "variable", "DLQ_ARCHIVER_GROUP"]);
+    assert_eq!(setting("cut-age"), ["5m", "file", &format!("{config}:3")]);
+    assert_eq!(setting("topic"), ["a-dlq, ^b", "file", &format!("{config}:1")]);
+    assert_eq!(setting("memory"), ["512MiB", "default", "null"]);
+    assert_eq!(setting("region"), ["null", "default", "null"]);
+    assert_eq!(setting("endpoint-url")[0], "http://(hidden)@h:9000");
+    assert_eq!(setting("log-format"), ["text", "variable", "DLQ_ARCHIVER_LOG_FORMAT"]);
+    assert_eq!(setting("config"), [&config, "variable", "DLQ_ARCHIVER_CONFIG"]);
+    let kafka = |name: &str| {
+        document["kafka"].as_array().unwrap().iter().find(|p| p["property"] == name).unwrap()["value"].clone()
+    };
+    assert_eq!(kafka("sasl.username"), "me");
+    assert_eq!([kafka("sasl.password"), kafka("ssl.key.password")], ["(hidden)", "(hidden)"]);
+    let topics = document["topics"].as_array().unwrap().iter();
+    let topics: Vec<_> = topics
+        .map(|t| {
+            let [name, pipeline] = [&t["topic"], &t["pipeline"]].map(|v| v.as_str().unwrap_or("-"));
+            let [age, retention] = [&t["cut_age_seconds"], &t["retention_seconds"]].map(|v| v.as_f64().unwrap_or(-1.0));
+            (name, age, retention, pipeline, t["files_per_day"].as_f64().unwrap())
+        })
+        .collect();
+    let expected = [
+        ("a-dlq", 1800.0, -1.0, "one", 4_800.0),
+        ("^a", 1800.0, -1.0, "one", 4_800.0),
+        ("^b", 300.0, 172_800.0, "-", 288_000.0),
+        ("(others)", 300.0, -1.0, "-", 288_000.0),
+    ];
+    assert_eq!(topics, expected);
+    assert_eq!(document["warnings"].as_array().unwrap().len(), 2);
+    assert!(table.ok().contains("WARNING: ^b: 288000 files a day are more than 10000"), "{table:?}");
+    // Lengthened until they are fewer.
+    let fewer = files.run(&[&args[..], &more[..], &["--files-per-day", "10000", "-o", "json"]].concat()).json();
+    assert_eq!(
+        (fewer["warnings"].as_array().unwrap().len(), &fewer["topics"][2]["files_per_day"]),
+        (0, &10_000.0.into())
+    );
+}
+
+#[test]
+fn check_refuses_what_archive_would() {
+    let files = Files::new("topic = [\"a*\"]\narchive = \"s3://b/x\"\nbrokers = \"k:1\"");
+    let told = files.run(&["config", "check"]);
+    assert!(
+        told.fails(2).contains("--topic \"a*\" is no topic's name") && told.err.contains("(topic is set in "),
+        "{told:?}"
+    );
+    assert!(told.err.trim_end().ends_with("c.toml:1)"), "{told:?}");
+    let told = files.run(&["config", "check", "-t", "a"]);
+    assert_eq!(told.ok().lines().next().unwrap().split_whitespace().next(), Some("SETTING"));
+    let told = files.run(&["config", "check", "-t", "a", "-X", "group.id=x"]);
+    assert!(told.fails(2).contains("-X group.id cannot be set"), "{told:?}");
+    let files = Files::new("cut-age = \"15x\"");
+    for command in ["archive", "list", "config"] {
+        let told = files.run(&[&[command][..], if command == "config" { &["check"] } else { &[] }].concat());
+        assert!(
+            told.fails(2).ends_with("c.toml:1: cut-age: \"15x\": unknown unit \"x\": use ms, s, m, h or d"),
+            "{told:?}"
+        );
+    }
+    let told: Run = program().args(["list", "--config", "/no/such.toml"]).output().unwrap().into();
+    assert!(told.fails(2).contains("cannot read --config /no/such.toml"), "{told:?}");
+}
+
+#[test]
+fn the_example_is_taken() {
+    let example = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/dlq-archiver.toml");
+    let told: Run = program().args(["config", "check", "--config", example, "-o", "json"]).output().unwrap().into();
+    let topics = &told.json()["topics"];
+    assert_eq!((&topics[0]["topic"], &topics[0]["cut_age_seconds"]), (&"default-dlt".into(), &900.0.into()));
+    assert_eq!((&topics[1]["pipeline"], &topics[1]["cut_age_seconds"]), (&"orders".into(), &3600.0.into()));
+}
+
+#[test]
+fn a_log_that_is_piped_is_json_unless_it_is_told_to_be_text() {
+    let files = Files::new("topic = \"log-dlq\"");
+    let broker = broker(&["log-dlq"], 3);
+    let archive = format!("file://{}", files.archive().display());
+    let args = ["archive", "--once", "--brokers", &broker.brokers(), "--archive", &archive];
+    let told: Run = files.program().env_remove("DLQ_ARCHIVER_LOG_FORMAT").args(args).output().unwrap().into();
+    told.ok();
+    let lines: Vec<Value> =
+        told.err.lines().map(|l| serde_json::from_str(l).unwrap_or_else(|e| panic!("{e}: {l}"))).collect();
+    for line in &lines {
+        for key in ["timestamp", "level", "target", "message"] {
+            assert!(line[key].is_string(), "{key}: {line}");
+        }
+    }
+    let cut = lines.iter().find(|l| l["message"] == "archived").unwrap();
+    assert_eq!((&cut["level"], &cut["topic"], &cut["rows"]), (&"INFO".into(), &"log-dlq".into(), &3.into()));
+    let text = files.run(&args);
+    assert!(text.err.lines().count() > 0 && text.err.lines().all(|l| !l.starts_with('{')), "{text:?}");
+    assert!(files.run(&[&args[..], &["--log-level", "warn"]].concat()).err.is_empty());
+}
+
+#[test]
+fn a_wrong_log_level_is_refused_by_name() {
+    let told = support::run(&["list", "--archive", "file:///x", "--log-level", "info,librdkafka=loud"]);
+    assert!(told.code == 2 && told.err.contains("\"librdkafka=loud\": \"loud\" is no level"), "{told:?}");
+    let told: Run =
+        program().env("DLQ_ARCHIVER_LOG", "loud").args(["list", "--archive", "file:///x"]).output().unwrap().into();
+    assert!(told.fails(2).contains("DLQ_ARCHIVER_LOG: \"loud\""), "{told:?}");
+    let files = Files::new("log-level = \"loud\"");
+    assert!(files.run(&["list", "--archive", "file:///x"]).fails(2).contains("c.toml:1: log-level: "));
+}
