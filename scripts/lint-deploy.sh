@@ -61,10 +61,11 @@ installing() { # NAME COMMAND: times it, and remembers what it was installed fro
   python_tools() { python3 -m venv --clear "$CACHE/venv" && "$CACHE/venv/bin/pip" install --quiet --disable-pip-version-check -r "$TOOLS/requirements.txt"; }
   node_tools() { (cd "$TOOLS" && npm ci --silent --no-audit --no-fund); }
   # Debian's package without its server, which an installation would start.
-  promtool_alone() {
-    mkdir -p "$TMP/deb" && cd "$TMP/deb" && { apt-get download prometheus || { apt-get update && apt-get download prometheus; }; } &&
-      dpkg-deb --extract prometheus_*.deb . && mv usr/bin/promtool "$BIN/promtool"
-  }
+  promtool_alone() (
+    mkdir -p "$TMP/deb" && cd "$TMP/deb" || exit 1
+    apt-get download prometheus || { apt-get update && apt-get download prometheus; } || exit 1
+    dpkg-deb --extract prometheus_*.deb . && mv usr/bin/promtool "$BIN/promtool"
+  )
 }
 rules=$(find deploy/prometheus -name '*.y*ml' 2>/dev/null | sort)
 if [[ ${CI:-} || ${1:-} == --install ]]; then
