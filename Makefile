@@ -23,7 +23,7 @@ chaos: ## real faults: stores that fail, brokers and processes that are killed; 
 bench: ## how fast one core decodes, encodes and reads back
 	@cargo bench --quiet --bench encode
 
-lint: ## rustfmt, clippy, licences, advisories, shell scripts
+lint: ## rustfmt, clippy, licences, advisories, shell scripts, deploy/
 	@scripts/lint.sh
 
 fmt: ## format the code

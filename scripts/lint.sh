@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What `make lint` does: format, clippy, licences, advisories, shell scripts. Runs all of them, then ends with 1 if
+# What `make lint` does: format, clippy, licences, advisories, shell scripts, deploy/. Runs all of them, then ends with 1 if
 # one failed. What is not installed is told and skipped, but for rustfmt, clippy and the licences.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
@@ -33,6 +33,7 @@ if command -v shellcheck >/dev/null; then
 else
   skip shellcheck 'it is not installed'
 fi
+step deploy scripts/lint-deploy.sh
 
 if ((${#FAILED[@]} > 0)); then
   printf 'lint: FAILED: %s\n' "$(IFS=,; echo "${FAILED[*]}")" >&2
