@@ -228,8 +228,8 @@ group.initial.rebalance.delay.ms=0
 num.partitions=1
 auto.create.topics.enable=false
 message.max.bytes=10485760
-# Retention acts within seconds of its deadline, so that it can be tested.
-log.retention.check.interval.ms=5000
+# Retention acts within a second of its deadline, so that it can be tested.
+log.retention.check.interval.ms=1000
 PROPERTIES
   kafka_extra # last, so that it overrides
 }

@@ -207,9 +207,7 @@ pub struct Backlog {
     /// Offset and timestamp (ms since 1970) of records from `next` on, both ascending; in between it is interpolated.
     pub profile: Vec<(i64, i64)>,
     pub retention_ms: Option<i64>,
-    /// Read without a break: a cut's offsets.
-    pub batch: u64,
-    /// A batch of it is being read.
+    /// It is being read.
     pub begun: bool,
 }
 
@@ -295,25 +293,32 @@ impl Loss {
 /// Steps of a forecast: their error is far below what interpolation makes.
 const STEPS: u64 = 5_000;
 
-/// What will be lost if `rate` offsets a second are read from now on, nearest deadline first, as the archiver does: a
-/// batch that was begun is finished before another partition's turn. In order of when it is lost. What is written
-/// from now on is left out.
+/// By how much another partition's deadline must be nearer before it is read in place of the one that is: a change throws
+/// away what was fetched. Milliseconds.
+pub fn margin_ms(shortest_retention_ms: i64) -> i64 {
+    (shortest_retention_ms / 50).max(2_000)
+}
+
+/// What will be lost if `rate` offsets a second are read from now on, one partition after the other, nearest deadline
+/// first, as the archiver does when it is late. In order of when it is lost. What is written from now on is left out.
 pub fn forecast(mut backlogs: Vec<Backlog>, rate: f64, now_ms: i64) -> Vec<Loss> {
+    let margin = margin_ms(backlogs.iter().filter_map(|b| b.retention_ms).min().unwrap_or(0));
     let mut losses: BTreeMap<TopicPartition, Loss> = BTreeMap::new();
     let total: u64 = backlogs.iter().map(|b| between(b.next, b.end)).sum();
     let step = (total / STEPS).max(1);
     let mut now = now_ms as f64;
-    // The partition that is read, and what is left of its batch.
-    let mut turn = backlogs.iter().position(|b| b.begun).map(|i| (i, backlogs[i].batch));
+    let mut turn = backlogs.iter().position(|b| b.begun);
     loop {
         for b in &mut backlogs {
             let Some(lost) = b.lose(now as i64) else { continue };
             losses.entry(b.tp.clone()).and_modify(|loss| loss.add(&lost)).or_insert(lost);
         }
         let open = |i: usize| backlogs[i].next < backlogs[i].end;
-        let nearest = || (0..backlogs.len()).filter(|i| open(*i)).min_by_key(|i| backlogs[*i].expires());
-        let begun = turn.filter(|(i, left)| *left > 0 && open(*i));
-        let Some((i, left)) = begun.or_else(|| nearest().map(|i| (i, backlogs[i].batch.max(1)))) else { break };
+        let expires = |i: &usize| {
+            let at = backlogs[*i].expires();
+            if turn == Some(*i) { at.saturating_sub(margin) } else { at }
+        };
+        let Some(i) = (0..backlogs.len()).filter(|i| open(*i)).min_by_key(expires) else { break };
         if rate <= 0.0 {
             // Nothing is read, and all that has a deadline goes.
             for lost in backlogs.iter_mut().filter_map(Backlog::lose_all) {
@@ -321,10 +326,10 @@ pub fn forecast(mut backlogs: Vec<Backlog>, rate: f64, now_ms: i64) -> Vec<Loss>
             }
             break;
         }
-        let read = step.min(left).min(between(backlogs[i].next, backlogs[i].end));
+        let read = step.min(between(backlogs[i].next, backlogs[i].end));
         backlogs[i].next += read.cast_signed();
         now += read as f64 / rate * 1000.0;
-        turn = Some((i, left - read));
+        turn = Some(i);
     }
     let mut losses: Vec<_> = losses.into_values().collect();
     losses.sort_by(|a, b| (a.from_ms, &a.tp).cmp(&(b.from_ms, &b.tp)));
@@ -408,7 +413,6 @@ mod tests {
             end: n,
             profile: vec![(0, first * 1000), (n - 1, last * 1000)],
             retention_ms: Some(retention * 1000),
-            batch: 10,
             begun: false,
         }
     }
@@ -460,7 +464,6 @@ mod tests {
         b.profile = vec![(0, i64::MIN), (5, i64::MAX)];
         b.retention_ms = Some(i64::MAX);
         b.end = i64::MAX;
-        b.batch = u64::MAX;
         let _ = forecast(vec![b], 1e300, i64::MIN);
         let log = Log { start: i64::MIN, next: i64::MIN, end: i64::MAX, oldest_ms: Some(i64::MAX), ..Log::default() };
         let settings = LogSettings { retention_ms: Some(i64::MAX), ..LogSettings::default() };

@@ -16,6 +16,8 @@ pub struct Load<K> {
     pub open: usize,
     /// Told to read, not stopped or finished.
     pub reading: bool,
+    /// And not paused.
+    pub read_now: bool,
     /// Has not reached the log end, as it was seen last.
     pub behind: bool,
     /// Bytes up to there, as far as they can be told.
@@ -43,8 +45,14 @@ pub struct Decision<K> {
     pub read: Vec<K>,
 }
 
-/// `cut_bytes`: size of a cut that is not made under pressure.
-pub fn decide<K: Copy + Ord>(mut loads: Vec<Load<K>>, memory: Memory, cut_bytes: usize) -> Decision<K> {
+/// `cut_bytes`: size of a cut that is not made under pressure. `late_by`: not everything can be read in time, so one
+/// partition is read at a time, and another in its place if that expires so many milliseconds earlier.
+pub fn decide<K: Copy + Ord>(
+    mut loads: Vec<Load<K>>,
+    memory: Memory,
+    cut_bytes: usize,
+    late_by: Option<i64>,
+) -> Decision<K> {
     let Memory { mut handed, budget, mut full } = memory;
     let used = handed + loads.iter().map(|l| l.open).sum::<usize>();
     let mut cut = Vec::new();
@@ -64,10 +72,15 @@ pub fn decide<K: Copy + Ord>(mut loads: Vec<Load<K>>, memory: Memory, cut_bytes:
     } else if full && used <= budget / 2 {
         full = false;
     }
-    // A batch that was begun is finished first; then the nearest deadline.
-    loads.sort_unstable_by_key(|l| (l.open == 0, l.expires_ms, l.key));
+    match late_by {
+        // A batch that was begun is finished first; then the nearest deadline.
+        None => loads.sort_unstable_by_key(|l| (l.open == 0, l.expires_ms, l.key)),
+        Some(margin) => loads.sort_unstable_by_key(|l| {
+            (if l.read_now { l.expires_ms.saturating_sub(margin) } else { l.expires_ms }, l.key)
+        }),
+    }
     // What those that are read may come to. The other half is for what is on its way.
-    let mut room = budget / 2;
+    let mut room = if late_by.is_some() { 0 } else { budget / 2 };
     let mut first = true;
     let read = loads.iter().filter(|l| {
         if !l.reading || full {
@@ -90,17 +103,17 @@ mod tests {
     use super::*;
 
     fn load(key: u32, open: usize, behind: bool) -> Load<u32> {
-        Load { key, open, reading: true, behind, left: 1000, expires_ms: i64::MAX }
+        Load { key, open, reading: true, read_now: false, behind, left: 1000, expires_ms: i64::MAX }
     }
 
     #[test]
     fn a_backlog_is_read_a_few_partitions_at_a_time_begun_ones_first() {
         let loads = vec![load(0, 0, true), load(1, 10, true), load(2, 0, true), load(3, 0, false)];
         let memory = Memory { handed: 0, budget: 400, full: false };
-        let decision = decide(loads.clone(), memory, 100);
+        let decision = decide(loads.clone(), memory, 100, None);
         assert_eq!(decision, Decision { full: false, cut: vec![], read: vec![1, 0, 3] });
         // Partitions at their end are read in any case.
-        assert_eq!(decide(loads, memory, 300).read, [1, 3]);
+        assert_eq!(decide(loads, memory, 300, None).read, [1, 3]);
     }
 
     #[test]
@@ -108,7 +121,16 @@ mod tests {
         let at = |key, open, expires_ms| Load { expires_ms, ..load(key, open, true) };
         let memory = Memory { handed: 0, budget: 400, full: false };
         let loads = vec![at(0, 0, i64::MAX), at(1, 0, 500), at(2, 0, 100), at(3, 10, 900)];
-        assert_eq!(decide(loads, memory, 100).read, [3, 2]);
+        assert_eq!(decide(loads, memory, 100, None).read, [3, 2]);
+    }
+
+    #[test]
+    fn when_it_is_late_one_is_read_at_a_time_the_nearest_to_its_deadline() {
+        let at = |key, open, expires_ms| Load { expires_ms, read_now: open > 0, ..load(key, open, true) };
+        let memory = Memory { handed: 0, budget: 4000, full: false };
+        let loads = |begun| vec![at(0, 0, i64::MAX), at(1, 0, 500), at(2, 5, begun), load(3, 0, false)];
+        let read = |begun| decide(loads(begun), memory, 100, Some(50)).read;
+        assert_eq!((read(400), read(540), read(560)), (vec![2, 3], vec![2, 3], vec![1, 3]));
     }
 
     /// Two at a time took three times as long as all of them.
@@ -116,15 +138,19 @@ mod tests {
     fn partitions_with_little_left_are_read_together() {
         let little = |key| Load { left: 10, ..load(key, 0, true) };
         let memory = Memory { handed: 0, budget: 400, full: false };
-        assert_eq!(decide((0..50).map(little).collect(), memory, 100).read.len(), 20);
+        assert_eq!(decide((0..50).map(little).collect(), memory, 100, None).read.len(), 20);
         let loads = vec![little(0), load(1, 0, true), load(2, 0, true), little(3)];
-        assert_eq!(decide(loads, memory, 100).read, [0, 1], "a small one behind a large one does not overtake it");
+        assert_eq!(
+            decide(loads, memory, 100, None).read,
+            [0, 1],
+            "a small one behind a large one does not overtake it"
+        );
     }
 
     #[test]
     fn pressure_cuts_the_largest_until_half_is_on_its_way() {
         let loads = vec![load(0, 100, false), load(1, 300, false), load(2, 50, false)];
-        let decision = decide(loads, Memory { handed: 0, budget: 400, full: false }, 100);
+        let decision = decide(loads, Memory { handed: 0, budget: 400, full: false }, 100, None);
         assert_eq!(decision, Decision { full: true, cut: vec![1], read: vec![] });
     }
 
@@ -133,18 +159,18 @@ mod tests {
     fn memory_that_stays_full_of_open_batches_is_cut_and_not_waited_for() {
         let loads = vec![load(0, 80, false), load(1, 80, false), load(2, 80, false)];
         let full = Memory { handed: 0, budget: 400, full: true };
-        let decision = decide(loads, full, 100);
+        let decision = decide(loads, full, 100, None);
         assert_eq!((decision.full, &decision.cut[..]), (true, &[0, 1][..]));
         // Something is on its way: wait for it.
-        let waiting = decide(vec![load(0, 250, false)], Memory { handed: 10, ..full }, 100);
+        let waiting = decide(vec![load(0, 250, false)], Memory { handed: 10, ..full }, 100, None);
         assert_eq!((waiting.full, waiting.cut.len()), (true, 0));
     }
 
     #[test]
     fn reading_goes_on_when_half_is_free() {
         let full = Memory { handed: 201, budget: 400, full: true };
-        assert!(decide(vec![load(0, 0, false)], full, 100).full);
-        let free = decide(vec![load(0, 0, false)], Memory { handed: 200, ..full }, 100);
+        assert!(decide(vec![load(0, 0, false)], full, 100, None).full);
+        let free = decide(vec![load(0, 0, false)], Memory { handed: 200, ..full }, 100, None);
         assert_eq!(free, Decision { full: false, cut: vec![], read: vec![0] });
     }
 }

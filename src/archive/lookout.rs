@@ -105,9 +105,25 @@ impl Lookout {
             let pressing = k.log.lag_bytes.is_some_and(|lag| retention::pressing(lag, &k.settings, safety(tp)));
             (tp.clone(), Due { settings: k.settings, unread_ms: k.unread_ms, end: k.log.stable, pressing })
         });
-        shared.command(Command::Deadlines(due.collect()));
+        let behind = behind(&known);
+        let rate = self.rate(&known);
+        let late = rate.is_some_and(|rate| is_late(&behind, rate, now_ms));
+        let shortest = known.values().filter_map(|k| k.settings.retention_ms).min();
+        let late_by = shortest.filter(|_| late).map(retention::margin_ms);
+        shared.command(Command::Deadlines { due: due.collect(), late_by });
         self.tell_overdue(&known);
-        self.forecast(shared, &known, now_ms).await;
+        let losses = match rate {
+            Some(rate) if late => {
+                let backlogs = self.backlogs(shared, &behind, now_ms).await;
+                host::blocking(move || Ok(retention::forecast(backlogs, rate, now_ms))).await.unwrap_or_default()
+            }
+            _ => Vec::new(),
+        };
+        for tp in known.keys() {
+            let loss = losses.iter().find(|l| l.tp == *tp).cloned();
+            shared.board.update(tp, |k| k.forecast = loss);
+        }
+        self.tell_forecast(&losses, rate.unwrap_or_default());
         self.looks.push_back((host::now(), known.iter().map(|(tp, k)| (tp.clone(), k.read)).collect()));
         if self.looks.len() > LOOKS {
             self.looks.pop_front();
@@ -180,24 +196,6 @@ impl Lookout {
         }
     }
 
-    /// Says what will be lost if reading goes on as it does.
-    async fn forecast(&mut self, shared: &Shared, known: &BTreeMap<TopicPartition, Known>, now_ms: i64) {
-        let behind: BTreeMap<&TopicPartition, &Known> =
-            known.iter().filter(|(_, k)| k.settings.retention_ms.is_some() && k.log.stable > k.read).collect();
-        let losses = match self.rate(known) {
-            Some(rate) if !behind.is_empty() && is_late(&behind, rate, now_ms) => {
-                let backlogs = self.backlogs(shared, &behind, now_ms).await;
-                host::blocking(move || Ok(retention::forecast(backlogs, rate, now_ms))).await.unwrap_or_default()
-            }
-            _ => Vec::new(),
-        };
-        for tp in known.keys() {
-            let loss = losses.iter().find(|l| l.tp == *tp).cloned();
-            shared.board.update(tp, |k| k.forecast = loss);
-        }
-        self.tell_forecast(&losses, self.rate(known).unwrap_or_default());
-    }
-
     fn tell_forecast(&mut self, losses: &[Loss], rate: f64) {
         let total: u64 = losses.iter().map(|l| l.offsets).sum();
         if total == 0 {
@@ -236,7 +234,7 @@ impl Lookout {
         let seconds = host::since(*at).as_secs_f64();
         // A partition that began anew since may stand further back.
         let read = known.iter().filter_map(|(tp, k)| Some((k.read - then.get(tp)?).max(0)));
-        (seconds >= 1.0).then(|| read.sum::<i64>() as f64 / seconds)
+        (seconds >= 5.0).then(|| read.sum::<i64>() as f64 / seconds)
     }
 
     /// The shape of what is left: offsets at times from the oldest on.
@@ -255,7 +253,7 @@ impl Lookout {
                 }
             }
         }
-        behind.iter().map(|(tp, k)| backlog(tp, k, &at, now_ms, shared)).collect()
+        behind.iter().map(|(tp, k)| backlog(tp, k, &at, now_ms)).collect()
     }
 }
 
@@ -269,13 +267,7 @@ fn given(options: &Options, topic: &str, settings: LogSettings) -> LogSettings {
     }
 }
 
-fn backlog(
-    tp: &TopicPartition,
-    k: &Known,
-    samples: &[(i64, BTreeMap<TopicPartition, i64>)],
-    now_ms: i64,
-    shared: &Shared,
-) -> Backlog {
+fn backlog(tp: &TopicPartition, k: &Known, samples: &[(i64, BTreeMap<TopicPartition, i64>)], now_ms: i64) -> Backlog {
     let (next, end) = (k.read.max(k.log.start), k.log.stable);
     let mut profile = vec![(next, k.unread_ms.unwrap_or(now_ms))];
     for (ms, offsets) in samples {
@@ -296,11 +288,13 @@ fn backlog(
     {
         profile.push((end, now_ms));
     }
-    let policy = shared.options.policy_of(&tp.topic);
-    let bytes = k.record_bytes.unwrap_or(1).max(1);
-    let batch = (policy.max_records as u64).min(policy.max_bytes as u64 / bytes).max(1);
     let begun = k.oldest_read_ms.is_some();
-    Backlog { tp: tp.clone(), next, end, profile, retention_ms: k.settings.retention_ms, batch, begun }
+    Backlog { tp: tp.clone(), next, end, profile, retention_ms: k.settings.retention_ms, begun }
+}
+
+/// Partitions that have something to read, and may lose it.
+fn behind(known: &BTreeMap<TopicPartition, Known>) -> BTreeMap<&TopicPartition, &Known> {
+    known.iter().filter(|(_, k)| k.settings.retention_ms.is_some() && k.log.stable > k.read).collect()
 }
 
 /// Whether the earliest deadline may come before all is read.

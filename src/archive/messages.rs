@@ -79,7 +79,12 @@ pub enum Command {
         tp: TopicPartition,
         assignment: u64,
     },
-    Deadlines(BTreeMap<TopicPartition, Due>),
+    Deadlines {
+        due: BTreeMap<TopicPartition, Due>,
+        /// Not everything can be read in time: one partition is read after the other, and another one in its place if that
+        /// expires so many milliseconds earlier.
+        late_by: Option<i64>,
+    },
     Shutdown(Stage),
 }
 

@@ -44,6 +44,8 @@ pub struct Reader {
     handed: usize,
     /// Reading is paused until memory is free again.
     full: bool,
+    /// Not everything can be read in time; see [`Command::Deadlines`].
+    late_by: Option<i64>,
     /// Partitions were started and the consumer does not know yet.
     reassign: bool,
     stage: Stage,
@@ -85,6 +87,7 @@ impl Reader {
             assignments: 0,
             handed: 0,
             full: false,
+            late_by: None,
             reassign: false,
             stage: Stage::Running,
             last_tick: host::now(),
@@ -324,9 +327,10 @@ impl Reader {
                     self.stop(&tp);
                 }
             }
-            Command::Deadlines(deadlines) => {
+            Command::Deadlines { due, late_by } => {
+                self.late_by = late_by;
                 let once = self.options().once;
-                for (tp, due) in &deadlines {
+                for (tp, due) in &due {
                     if let Some(part) = self.part(tp) {
                         part.heed(due, once);
                     }
@@ -448,6 +452,7 @@ impl Reader {
             key,
             open: p.batch.memory(),
             reading: p.state == State::Reading,
+            read_now: !p.paused,
             // What does not move though it is read must not keep others waiting.
             behind: p.next < p.end && (p.paused || host::since(p.moved) < STUCK),
             left: left(p, mean),
@@ -456,7 +461,7 @@ impl Reader {
         let loads = self.each().enumerate().map(load).collect();
         let memory = Memory { handed: self.handed, budget: self.options().memory, full: self.full };
         let cut_bytes = self.each().map(|(_, p)| p.policy.max_bytes).max().unwrap_or(self.options().policy.max_bytes);
-        let Decision { full, cut, read } = balance::decide(loads, memory, cut_bytes);
+        let Decision { full, cut, read } = balance::decide(loads, memory, cut_bytes, self.late_by);
         self.full = full;
         for i in cut {
             self.close(&parts[i]);
