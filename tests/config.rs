@@ -3,7 +3,6 @@
 //!
 //! Runs on the embedded broker.
 
-#[allow(dead_code, reason = "each test program uses a part")]
 mod support;
 
 use dlq_archiver::kafka::{Connection, MockBroker, NewRecord, Producer};
@@ -192,7 +191,7 @@ fn check_shows_what_is_in_force_and_where_it_comes_from() {
 
 #[test]
 fn check_refuses_what_archive_would() {
-    let files = Files::new("topic = [\"a*\"]\narchive = \"s3://b/x\"\nbrokers = \"k:1\"");
+    let files = Files::new("topic = [\"a*\"]\narchive = \"s3://bucket/x\"\nbrokers = \"k:1\"");
     let told = files.run(&["config", "check"]);
     assert!(
         told.fails(2).contains("--topic \"a*\" is no topic's name") && told.err.contains("(topic is set in "),

@@ -35,11 +35,11 @@ pub fn directives(text: &str) -> Result<Directives, String> {
     const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
     let level = |text: &str, directive: &str| match LEVELS.iter().position(|l| l.eq_ignore_ascii_case(text)) {
         Some(_) => text.parse().map_err(|_| format!("{text:?} is no level")),
-        None => Err(format!(
-            "{directive:?}: {text:?} is no level{}. Levels are {}; one of a module is MODULE=LEVEL",
-            did_you_mean(text, LEVELS),
-            LEVELS.join(", ")
-        )),
+        None => {
+            let near = did_you_mean(text, LEVELS);
+            let levels = format!(". Levels are {}; that of a module is MODULE=LEVEL", LEVELS.join(", "));
+            Err(format!("{directive:?}: {text:?} is no level{}", if near.is_empty() { levels } else { near }))
+        }
     };
     let module = |c: char| c.is_ascii_alphanumeric() || "_:-.".contains(c);
     let mut all = Vec::new();
@@ -58,8 +58,8 @@ pub fn directives(text: &str) -> Result<Directives, String> {
 /// Which lines are written.
 fn filter(cli: &Cli, variable: Option<&str>) -> Result<Targets> {
     use LevelFilter as L;
-    let levels = |all, aws_config, own| {
-        Targets::new().with_default(all).with_target("aws_config", aws_config).with_target("dlq_archiver", own)
+    let levels = |all, sdk, own| {
+        Targets::new().with_default(all).with_target("aws_config", sdk).with_target("dlq_archiver", own)
     };
     if let Some(text) = variable.filter(|text| !text.is_empty()) {
         let Directives(all) = directives(text).map_err(|e| Error::config(format!("DLQ_ARCHIVER_LOG: {e}")))?;

@@ -176,10 +176,14 @@ fn check(file: &File) -> Result<()> {
                 .map_err(|why| Error::config(format!("{}: {}: {why}", file.place(setting.line), setting.key)))?;
         }
     }
-    for setting in file.settings.iter().filter(|s| !known.contains(&s.key)) {
+    if let Some(setting) = file.settings.iter().find(|s| !known.contains(&s.key)) {
         let near = did_you_mean(&setting.key.replace('_', "-"), known.iter().map(String::as_str));
+        let hint = match near.is_empty() {
+            true => ". Keys are the long names of options that have a variable DLQ_ARCHIVER_*",
+            false => near.as_str(),
+        };
         return Err(Error::config(format!(
-            "{}: {}: there is no such key{near}. Keys are the long names of options that have a variable DLQ_ARCHIVER_*",
+            "{}: {}: there is no such key{hint}",
             file.place(setting.line),
             setting.key
         )));

@@ -1,3 +1,5 @@
+//! The file beneath the command line: what wins, what is refused and how it is told.
+
 use super::*;
 use crate::cli::Command as Sub;
 

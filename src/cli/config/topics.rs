@@ -41,7 +41,8 @@ fn set(settings: &mut TopicSettings, setting: &Setting) -> Result<(), String> {
         "pipeline" => settings.pipeline = Some(text.clone()),
         key => {
             let near = did_you_mean(&key.replace('_', "-"), KEYS);
-            return Err(format!("there is no such key{near}. Keys of a topic: {}", KEYS.join(", ")));
+            let keys = format!(". A topic has {}", KEYS.join(", "));
+            return Err(format!("there is no such key{}", if near.is_empty() { keys } else { near }));
         }
     }
     Ok(())
