@@ -20,7 +20,7 @@ const SHORTEST: Duration = Duration::from_secs(1);
 /// Before topics' settings are asked for again.
 const SETTINGS: Duration = Duration::from_secs(300);
 /// Looks from which the rate of reading is taken.
-const LOOKS: usize = 6;
+const LOOKS: usize = 12;
 /// Offsets by time that a forecast is made from.
 const SAMPLES: i64 = 24;
 /// Before the same is told again.
@@ -30,11 +30,12 @@ const SILENCE: Duration = Duration::from_secs(600);
 pub(super) struct Lookout {
     settings: BTreeMap<String, LogSettings>,
     settings_at: Option<Instant>,
-    /// When looks were, and how far reading was at each, over all partitions.
-    looks: VecDeque<(Instant, BTreeMap<TopicPartition, i64>)>,
+    /// When looks were, and how many records had been read at each.
+    looks: VecDeque<(Instant, u64)>,
     told: BTreeMap<String, Instant>,
-    /// Offsets of the forecast that was told last.
+    /// Offsets of the forecast that was told last, and for how many looks there was none since.
     forecast: u64,
+    in_time: u32,
 }
 
 impl Lookout {
@@ -106,7 +107,7 @@ impl Lookout {
             (tp.clone(), Due { settings: k.settings, unread_ms: k.unread_ms, end: k.log.stable, pressing })
         });
         let behind = behind(&known);
-        let rate = self.rate(&known);
+        let rate = self.rate(shared.counters.get().read_records);
         let late = rate.is_some_and(|rate| is_late(&behind, rate, now_ms));
         let shortest = known.values().filter_map(|k| k.settings.retention_ms).min();
         let late_by = shortest.filter(|_| late).map(retention::margin_ms);
@@ -124,7 +125,7 @@ impl Lookout {
             shared.board.update(tp, |k| k.forecast = loss);
         }
         self.tell_forecast(&losses, rate.unwrap_or_default());
-        self.looks.push_back((host::now(), known.iter().map(|(tp, k)| (tp.clone(), k.read)).collect()));
+        self.looks.push_back((host::now(), shared.counters.get().read_records));
         if self.looks.len() > LOOKS {
             self.looks.pop_front();
         }
@@ -199,13 +200,16 @@ impl Lookout {
     fn tell_forecast(&mut self, losses: &[Loss], rate: f64) {
         let total: u64 = losses.iter().map(|l| l.offsets).sum();
         if total == 0 {
-            if self.forecast > 0 {
+            self.in_time += 1;
+            // Not at every turn of the rate.
+            if self.forecast > 0 && self.in_time == 3 {
                 tracing::info!("what is left is read in time at the present rate of {rate:.0} records/s");
                 self.told.remove("forecast");
+                self.forecast = 0;
             }
-            self.forecast = 0;
             return;
         }
+        self.in_time = 0;
         // By a tenth: told again at once.
         let moved = total.abs_diff(self.forecast) > self.forecast / 10;
         if !self.is_new("forecast") && !moved {
@@ -228,13 +232,11 @@ impl Lookout {
         );
     }
 
-    /// Offsets a second that were read over the last looks; `None` if it is not known yet.
-    fn rate(&self, known: &BTreeMap<TopicPartition, Known>) -> Option<f64> {
+    /// Records a second that were read over the last looks; `None` if it is not known yet.
+    fn rate(&self, read: u64) -> Option<f64> {
         let (at, then) = self.looks.front()?;
         let seconds = host::since(*at).as_secs_f64();
-        // A partition that began anew since may stand further back.
-        let read = known.iter().filter_map(|(tp, k)| Some((k.read - then.get(tp)?).max(0)));
-        (seconds >= 5.0).then(|| read.sum::<i64>() as f64 / seconds)
+        (seconds >= 5.0).then(|| read.saturating_sub(*then) as f64 / seconds)
     }
 
     /// The shape of what is left: offsets at times from the oldest on.

@@ -496,6 +496,9 @@ impl Reader {
             };
             self.board.update(&tp, |known| {
                 known.standing = standing;
+                if part.state == State::Starting {
+                    return;
+                }
                 known.read = part.next;
                 known.oldest_read_ms = part.oldest_read_ms();
                 known.unread_ms = part.unread_ms.or(known.unread_ms);
