@@ -18,6 +18,7 @@ mod record;
 mod restore;
 mod show;
 mod signals;
+mod status;
 mod summary;
 mod table;
 mod tail;
@@ -64,6 +65,8 @@ enum Command {
     Show(show::Args),
     /// Count archived records by pipeline and error
     Summary(summary::Args),
+    /// What is safe, what is at risk and when, what was lost; exit codes for monitoring
+    Status(status::Args),
     /// Decode a live dead-letter topic to the terminal, one line a record
     Tail(tail::Args),
     /// Check the archive against its ledger, and the ledger against Kafka
@@ -86,7 +89,15 @@ pub fn main() -> u8 {
         Ok(cli) => cli,
         Err(e) => {
             // Help and version are not errors.
-            let code = if e.use_stderr() { 2 } else { 0 };
+            let nagios = || std::env::args_os().any(|a| a == "--nagios");
+            // A monitoring plugin's 2 says that something is critical.
+            let code = if !e.use_stderr() {
+                0
+            } else if nagios() {
+                3
+            } else {
+                2
+            };
             let _ = e.print();
             return code;
         }
@@ -112,6 +123,7 @@ async fn run(command: Command) -> Result<u8> {
         Command::List(args) => list::run(args).await,
         Command::Show(args) => show::run(args).await,
         Command::Summary(args) => summary::run(args).await,
+        Command::Status(args) => status::run(args).await,
         Command::Tail(args) => tail::run(args).await,
         Command::Verify(args) => verify::run(args).await,
         Command::Demo(args) => demo::run(args).await,
