@@ -6,6 +6,8 @@
 pub mod advice;
 pub mod facts;
 pub mod report;
+#[cfg(test)]
+mod tests;
 
 use crate::archive::cluster::{Cluster, Described};
 use crate::archive::ledger::{ARCHIVE_KEY, json_meta};
@@ -27,8 +29,8 @@ use tokio::time::Instant;
 
 /// Ledgers that are read at a time.
 const LEDGERS: usize = 32;
-/// Topics whose ids are asked for at a time.
-const TOPIC_IDS: usize = 16;
+/// Topics that are asked for at a time.
+const TOPICS: usize = 16;
 /// Partitions that one client looks into.
 const PEEKED: usize = 100;
 
@@ -88,7 +90,8 @@ impl Watcher {
     pub async fn look(&self) -> Result<Facts> {
         let deadline = Instant::now() + self.options.timeout;
         let names = ["^".to_owned()];
-        let described = within(deadline, self.cluster.describe(&names, self.options.timeout));
+        // Less than all of it, so that what the connection said is told.
+        let described = within(deadline, self.cluster.describe(&names, self.options.timeout * 3 / 4));
         let (stored, described) = tokio::join!(within(deadline, self.stored()), described);
         let late = || format!("no answer within {} ms (--timeout)", self.options.timeout.as_millis());
         let stored = stored.unwrap_or_else(|| Err(Error::unavailable(format!("{}: {}", self.store.url(), late()))))?;
@@ -96,7 +99,7 @@ impl Watcher {
             Some(Ok(described)) => (described, None),
             // Wrong settings are no outage.
             Some(Err(e)) if e.kind() == Kind::Config => return Err(e),
-            Some(Err(e)) => (Described { cluster_id: None, topics: Vec::new() }, Some(e.message().to_owned())),
+            Some(Err(e)) => (Described { cluster_id: None, topics: Vec::new() }, Some(of_timeout(&e))),
             None => (Described { cluster_id: None, topics: Vec::new() }, Some(format!("the brokers gave {}", late()))),
         };
         if let (Some(theirs), Some(ours)) = (&stored.cluster_id, &described.cluster_id)
@@ -258,14 +261,15 @@ impl Watcher {
     /// All questions about these partitions. What is not answered by the deadline is left out.
     async fn ask(&self, partitions: &BTreeSet<TopicPartition>, stored: &Stored, deadline: Instant) -> Told {
         let list: Vec<TopicPartition> = partitions.iter().cloned().collect();
-        let (logs, ids, settings) = tokio::join!(
-            within(deadline, self.cluster.logs(&list)),
-            within(deadline, self.topic_ids(&list)),
-            // Brokers that do not know the question give no answer to it.
-            self.settings(&list, deadline - self.options.timeout / 2)
-        );
-        let logs = answer(logs);
-        let mut told = Told { settings, ids: ids.unwrap_or_default(), logs, ..Told::default() };
+        let (mut told, settings) =
+            tokio::join!(self.ask_logs(&list, stored, deadline), self.settings(&list, half(deadline)));
+        told.settings = settings;
+        told
+    }
+
+    async fn ask_logs(&self, list: &[TopicPartition], stored: &Stored, deadline: Instant) -> Told {
+        let (logs, ids) = tokio::join!(self.logs(list, deadline), self.topic_ids(list, deadline));
+        let mut told = Told { ids, logs, ..Told::default() };
         let next = |tp: &TopicPartition| stored.ledgers.get(tp).and_then(|(ledgers, _)| ledgers.last()).map(|l| l.next);
         let (mut oldest, mut hidden) = (Vec::new(), Vec::new());
         for (tp, &(start, stable, end)) in &told.logs {
@@ -294,6 +298,19 @@ impl Watcher {
         told
     }
 
+    /// All at once; if a leader that is away leaves that without an answer, topic by topic.
+    async fn logs(&self, list: &[TopicPartition], deadline: Instant) -> BTreeMap<TopicPartition, (i64, i64, i64)> {
+        let logs = answer(within(half(deadline), self.cluster.logs(list)).await);
+        if !logs.is_empty() || list.is_empty() {
+            return logs;
+        }
+        let of_topics = list.chunk_by(|a, b| a.topic == b.topic);
+        let asked: Vec<_> =
+            of_topics.map(|of_topic| within(half(deadline), self.cluster.logs(of_topic)).boxed()).collect();
+        let told: Vec<_> = stream::iter(asked).buffered(TOPICS).collect().await;
+        told.into_iter().flat_map(answer).collect()
+    }
+
     async fn settings(&self, partitions: &[TopicPartition], deadline: Instant) -> BTreeMap<String, LogSettings> {
         let topics: BTreeSet<String> = partitions.iter().map(|tp| tp.topic.clone()).collect();
         let (cluster, topics) = (self.cluster.clone(), topics.into_iter().collect::<Vec<_>>());
@@ -305,13 +322,14 @@ impl Watcher {
         answer(within(deadline, asked).await.and_then(std::result::Result::ok))
     }
 
-    async fn topic_ids(&self, partitions: &[TopicPartition]) -> BTreeMap<String, String> {
+    async fn topic_ids(&self, partitions: &[TopicPartition], deadline: Instant) -> BTreeMap<String, String> {
         let one_each = partitions.chunk_by(|a, b| a.topic == b.topic).filter_map(|of_topic| of_topic.first());
-        let asked: Vec<_> = one_each.map(|tp| async move { (tp, self.cluster.topic_id(tp).await) }.boxed()).collect();
-        let told: Vec<_> = stream::iter(asked).buffered(TOPIC_IDS).collect().await;
+        let ask = |tp| async move { (tp, within(half(deadline), self.cluster.topic_id(tp)).await) };
+        let told: Vec<_> =
+            stream::iter(one_each.map(|tp| ask(tp).boxed()).collect::<Vec<_>>()).buffered(TOPICS).collect().await;
         told.into_iter()
-            .filter_map(|(tp, id)| match id {
-                Ok(TopicId::Is(id)) => Some((tp.topic.clone(), id)),
+            .filter_map(|(tp, id): (&TopicPartition, _)| match id {
+                Some(Ok(TopicId::Is(id))) => Some((tp.topic.clone(), id)),
                 _ => None,
             })
             .collect()
@@ -357,6 +375,17 @@ fn sampled(stored: &Stored, logs: &BTreeMap<TopicPartition, (i64, i64, i64)>) ->
 
 async fn within<T>(deadline: Instant, answer: impl Future<Output = T>) -> Option<T> {
     tokio::time::timeout_at(deadline, answer).await.ok()
+}
+
+/// Half of the time that is left: brokers that do not know a question give no answer to it.
+fn half(deadline: Instant) -> Instant {
+    let now = Instant::now();
+    now + deadline.saturating_duration_since(now) / 2
+}
+
+/// It was not the flag of other commands that was waited for.
+fn of_timeout(e: &Error) -> String {
+    e.message().replace("--start-timeout", "--timeout")
 }
 
 /// What was answered; nothing if nobody answered.

@@ -250,7 +250,7 @@ fn judge_partition(p: &Partition, rules: &Rules, now_ms: i64) -> PartitionReport
             judge_log(p, (*start, *stable, *end), (oldest, hidden), rules, now_ms, &mut report, &mut tell);
         }
     }
-    reasons.sort_by(|a, b| b.level.cmp(&a.level));
+    reasons.sort_by_key(|r| std::cmp::Reverse(r.level));
     report.standing.level = reasons.first().map_or(Level::Ok, |r| r.level);
     report.standing.reasons = reasons;
     report
@@ -382,7 +382,7 @@ fn topic(partitions: &[PartitionReport]) -> TopicReport {
         all.lost.add(&s.lost);
         all.lost_recently = all.lost_recently.saturating_add(s.lost_recently);
     }
-    reasons.sort_by(|a, b| b.level.cmp(&a.level));
+    reasons.sort_by_key(|r| std::cmp::Reverse(r.level));
     all.reasons = reasons;
     let first = partitions.first();
     TopicReport {

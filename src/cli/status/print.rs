@@ -26,7 +26,7 @@ pub fn table(report: &Report, by_partition: bool, out: &mut Out) -> Result<()> {
         false => report.topics.iter().map(|t| (t.standing.level, topic_row(t, report.at_ms))).collect(),
     };
     // Worst first; else by name.
-    rows.sort_by(|a, b| b.0.cmp(&a.0));
+    rows.sort_by_key(|(level, _)| std::cmp::Reverse(*level));
     let mut columns = vec![Column::wide("TOPIC")];
     if by_partition {
         columns.extend([Column::number("PARTITION"), Column::number("ARCHIVED TO"), Column::number("LOG END")]);
@@ -110,7 +110,7 @@ fn standing_row(s: &Standing, now_ms: i64) -> Vec<String> {
     let deleted = match s.deadline {
         None => "-".into(),
         Some(d) if d.at_ms <= now_ms => "now".into(),
-        Some(d) => format!("{}, in {}", text::time(d.at_ms), words(d.at_ms - now_ms)),
+        Some(d) => format!("{}, in {}", short_time(d.at_ms), words(d.at_ms - now_ms)),
     };
     let lost = match (s.lost.records().saturating_add(s.gone), s.lost_recently.saturating_add(s.gone)) {
         (0, _) => "-".to_owned(),
@@ -119,6 +119,12 @@ fn standing_row(s: &Standing, now_ms: i64) -> Vec<String> {
         (all, new) => format!("{all}, {new} new"),
     };
     vec![state, waiting, ago(s.oldest_ms), deleted, lost, ago(s.last_cut_ms)]
+}
+
+/// `12-07 09:12Z`: how far away it is stands beside it.
+fn short_time(ms: i64) -> String {
+    let time = text::time(ms);
+    time.get(5..16).map_or_else(|| time.clone(), |short| format!("{short}Z"))
 }
 
 /// A plugin's text: one line, and `|` begins its figures.
