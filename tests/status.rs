@@ -217,7 +217,7 @@ async fn topics_that_were_never_archived_are_deleted_or_made_anew() {
     let [first, second] = &document["topics"].as_array().unwrap()[..] else { panic!("{document}") };
     assert_eq!((names(&first["reasons"]), names(&second["reasons"])), (vec![], vec!["never_archived"]));
     let advice: Vec<_> = document["advice"].as_array().unwrap().iter().map(|a| a["name"].as_str().unwrap()).collect();
-    assert_eq!(advice, ["archive_it", "compacted", "no_headers"]);
+    assert_eq!(advice, ["no_headers", "archive_it", "compacted", "no_headers"]);
 
     let mistyped = rig.run(&["status", "--topic", "no-such-dlq"]);
     assert!(mistyped.fails(2).contains("is neither in the archive nor on the brokers"), "{mistyped:?}");
