@@ -294,7 +294,9 @@ async fn brokers_and_stores_that_do_not_answer_are_unknown_in_time() {
         assert!(done.code == 3 && done.out.starts_with("DLQ UNKNOWN - "), "{done:?}");
         assert!(began.elapsed() < Duration::from_secs(4), "{:?}: {done:?}", began.elapsed());
     }
-    // The table has what the ledger says.
+    // What is not known is no figure. The table has what the ledger says.
+    let line = archive.run(&[&["status", "--nagios"], &limit[..]].concat()).out;
+    assert!(line.contains(" | waiting=U;;;0 waiting_bytes=U;;;0 hidden=U;;;0 gone=U;;0;0 lost=0;;;0 "), "{line}");
     let done = archive.run(&[&["status"], &limit[..]].concat());
     eprintln!("{}", done.out);
     assert!(done.code == 1 && done.out.starts_with("unknown: ") && done.out.contains("default-dlt"), "{done:?}");

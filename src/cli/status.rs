@@ -37,7 +37,7 @@ use std::time::Duration;
     partitions, and as a partition: state, reasons (state, name, text), waiting_offsets, waiting_bytes, hidden_offsets, \
     gone_offsets, oldest_waiting, deleted_from, deleted_by (retention.ms or retention.bytes), left (share), last_cut, lost, \
     lost_expired, lost_unknown, compacted, lost_recently (offsets), retention_ms, retention_bytes, retention_source (brokers, \
-    given, unknown). A partition besides: partition, generation, archived_to, log_start, last_stable_offset, log_end, \
+    given, unknown); what waits, is hidden or gone is null without an answer. A partition besides: partition, generation, archived_to, log_start, last_stable_offset, log_end, \
     hidden_since. Times are RFC 3339 or null. -o jsonl: the same, one a line, each in an object named topic, partition, \
     advice, or last status.\n\n\
     Examples:\n  \
@@ -234,9 +234,14 @@ fn draw(args: &Args, report: &Result<Report>) -> Result<()> {
     }
     let (drawn, mut out) = (held.take(), Out::new());
     if table && io::stdout().is_terminal() {
-        let rows = terminal_size::terminal_size().map_or(24, |(_, h)| usize::from(h.0));
+        let (columns, rows) = terminal_size::terminal_size().map_or((80, 24), |(w, h)| (w.0.max(1), h.0));
+        let mut used = 0;
         out.text("\u{1b}[H")?;
-        for line in drawn.lines().take(rows.saturating_sub(1)) {
+        for line in drawn.lines() {
+            used += text::width(line).div_ceil(usize::from(columns)).max(1);
+            if used >= usize::from(rows) {
+                break;
+            }
             out.text(line)?;
             out.text("\u{1b}[K\n")?;
         }

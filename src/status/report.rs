@@ -134,6 +134,8 @@ pub struct Standing {
     pub level: Level,
     /// Worst first.
     pub reasons: Vec<Reason>,
+    /// Brokers did not tell how its log stands, or not all of it: what waits, is hidden or gone is not known.
+    pub silent: bool,
     /// Offsets that are in the log and not archived.
     pub waiting: u64,
     /// What they take, estimated from the first of them.
@@ -220,6 +222,7 @@ fn judge_partition(p: &Partition, rules: &Rules, now_ms: i64) -> PartitionReport
             last_cut_ms: p.ledgers.iter().rev().find_map(|l| l.cuts.last()).map(|c| c.at_ms),
             lost_recently: p.ledgers.iter().map(recent).sum(),
             lost,
+            silent: p.kafka == Kafka::NoAnswer,
             ..Standing::default()
         },
     };
@@ -363,9 +366,10 @@ fn topic(partitions: &[PartitionReport]) -> TopicReport {
     for p in partitions {
         let s = &p.standing;
         all.level = all.level.max(s.level);
-        reasons.extend(
-            s.reasons.iter().map(|r| Reason { text: format!("partition {}: {}", p.tp.partition, r.text), ..r.clone() }),
-        );
+        let place = if partitions.len() > 1 { format!("partition {}: ", p.tp.partition) } else { String::new() };
+        let of_topic = |r: &Reason| Reason { text: format!("{place}{}", r.text), ..r.clone() };
+        reasons.extend(s.reasons.iter().map(of_topic));
+        all.silent |= s.silent;
         all.waiting = all.waiting.saturating_add(s.waiting);
         if s.waiting > 0 {
             // Of all or of none.

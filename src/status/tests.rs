@@ -98,7 +98,7 @@ fn levels_come_by_the_share_that_is_left() {
     assert_eq!(whys(&report), [(Level::Critical, Why::Deadline)]);
     assert_eq!(
         report.headline(),
-        "1 of 1 topic: orders-dlq: partition 0: Kafka may delete the first of 10 waiting offsets in 2 h: 20% of \
+        "1 of 1 topic: orders-dlq: Kafka may delete the first of 10 waiting offsets in 2 h: 20% of \
          retention.ms is left"
     );
     assert_eq!(advised(&report), ["deadline"]);
@@ -228,6 +228,7 @@ fn a_topic_that_is_gone_is_told_and_no_error() {
 fn no_answer_is_unknown_and_never_ok() {
     let report = of(Partition { kafka: Kafka::NoAnswer, ..partition(100) });
     assert_eq!((whys(&report).as_slice(), report.exit_code()), (&[(Level::Unknown, Why::NoAnswer)][..], 1));
+    assert!(report.topics[0].standing.silent && !of(partition(100)).topics[0].standing.silent);
     let oldest = of(Partition { kafka: log(0, 110, 110, Oldest::Unknown), ..partition(110) });
     assert_eq!(whys(&oldest), [(Level::Unknown, Why::OldestUnknown)]);
     let untimed = Oldest::Is(Seen { timestamp_ms: -1, ..seen(0) });
@@ -340,6 +341,7 @@ fn advice_comes_once_a_topic_and_the_worst_partition_decides() {
         report.topics.iter().map(|t| (t.topic.as_str(), t.standing.level, t.standing.waiting)).collect();
     assert_eq!(topics, [("a", Level::Critical, 20), ("b", Level::Warning, 10), ("c", Level::Ok, 10)]);
     assert_eq!(report.topics[0].standing.waiting_bytes, Some(2000));
+    assert!(report.headline().starts_with("1 of 3 topics: a: partition 0: Kafka may delete"), "{}", report.headline());
     assert_eq!(report.topics[0].standing.deadline.map(|d| d.at_ms), Some(NOW + HOUR));
     assert!((report.left().unwrap() - 0.1).abs() < 1e-9);
     let advice: Vec<_> = report.advice.iter().map(|Advice { topic, name, .. }| (topic.as_deref(), *name)).collect();

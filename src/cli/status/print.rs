@@ -5,7 +5,7 @@ use super::super::paint::{Style, paint};
 use super::super::progress::human_bytes;
 use super::super::table::{Column, Table};
 use super::super::{colour, text};
-use crate::error::Result;
+use crate::error::{Result, few};
 use crate::retention::{Limit, LogSettings, Source, words};
 use crate::status::facts::Conditional;
 use crate::status::report::{Level, PartitionReport, Report, Rules, Standing, Threshold, TopicReport};
@@ -52,9 +52,17 @@ pub fn table(report: &Report, by_partition: bool, out: &mut Out) -> Result<()> {
     if !report.advice.is_empty() {
         out.line("")?;
     }
+    // What helps many topics stands once.
+    let mut told: Vec<(&str, Vec<&str>)> = Vec::new();
     for advice in &report.advice {
         let about = advice.topic.as_deref().unwrap_or("archive");
-        out.line(&format!("{}: {}", text::clean(about), advice.text))?;
+        match told.iter_mut().find(|(text, _)| *text == advice.text) {
+            Some((_, topics)) => topics.push(about),
+            None => told.push((&advice.text, vec![about])),
+        }
+    }
+    for (advice, topics) in told {
+        out.line(&format!("{}: {advice}", text::clean(&few(topics, 3))))?;
     }
     if let Conditional::Unknown(why) = &report.conditional {
         out.line(&format!("archive: whether the store keeps If-None-Match: * is unknown: {}", text::clean(why)))?;
@@ -100,6 +108,7 @@ fn standing_row(s: &Standing, now_ms: i64) -> Vec<String> {
         None => shown(s.level).into(),
     };
     let mut waiting = match (s.waiting, s.waiting_bytes) {
+        (0, _) if s.silent => "?".to_owned(),
         (0, _) => "-".to_owned(),
         (n, None) => n.to_string(),
         (n, Some(bytes)) => format!("{n} (~{})", human_bytes(bytes)),
@@ -142,11 +151,17 @@ pub fn nagios(report: &Report, rules: &Rules) -> String {
         Threshold::Share(_) => String::new(),
         Threshold::Time(ms) => format!("{}:", ms / 1000),
     };
+    // U: it could not be found out.
+    let silent = report.brokers_error.is_some() || report.topics.iter().any(|t| t.standing.silent);
+    let known = |of: fn(&Standing) -> u64| match silent {
+        true => "U".to_owned(),
+        false => report.total(of).to_string(),
+    };
     let mut figures = vec![
-        format!("waiting={};;;0", report.total(|s| s.waiting)),
-        format!("waiting_bytes={}B;;;0", report.total(|s| s.waiting_bytes.unwrap_or(0))),
-        format!("hidden={};;;0", report.total(|s| s.hidden)),
-        format!("gone={};;0;0", report.total(|s| s.gone)),
+        format!("waiting={};;;0", known(|s| s.waiting)),
+        format!("waiting_bytes={}B;;;0", known(|s| s.waiting_bytes.unwrap_or(0))).replace("UB", "U"),
+        format!("hidden={};;;0", known(|s| s.hidden)),
+        format!("gone={};;0;0", known(|s| s.gone)),
         format!("lost={};;;0", report.total(|s| s.lost.records())),
         format!("lost_recently={};;0;0", report.total(|s| s.lost_recently)),
     ];
@@ -233,10 +248,10 @@ fn standing(s: &Standing, settings: &LogSettings, document: &mut Map<String, Val
     let mut put = |name: &str, value: Value| document.insert(name.to_owned(), value);
     put("state", s.level.name().into());
     put("reasons", reasons.collect());
-    put("waiting_offsets", s.waiting.into());
+    put("waiting_offsets", (!s.silent).then_some(s.waiting).into());
     put("waiting_bytes", s.waiting_bytes.into());
-    put("hidden_offsets", s.hidden.into());
-    put("gone_offsets", s.gone.into());
+    put("hidden_offsets", (!s.silent).then_some(s.hidden).into());
+    put("gone_offsets", (!s.silent).then_some(s.gone).into());
     put("oldest_waiting", time(s.oldest_ms));
     put("deleted_from", time(s.deadline.map(|d| d.at_ms)));
     let by = s.deadline.map(|d| match d.limit {
