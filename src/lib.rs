@@ -19,6 +19,7 @@ pub mod restore;
 pub mod retention;
 pub mod routing;
 pub mod stage;
+pub mod status;
 pub mod store;
 pub mod tail;
 pub mod topics;

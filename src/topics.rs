@@ -4,6 +4,7 @@
 //! come from elsewhere. Pure. Invariant: which table is a topic's depends on its name and the tables alone.
 
 use crate::cut::CutPolicy;
+use crate::retention::{LogSettings, Source};
 use regex::Regex;
 use std::time::Duration;
 
@@ -74,6 +75,14 @@ impl TopicSettings {
             max_age: self.cut_age.unwrap_or(base.max_age),
         }
     }
+}
+
+/// What brokers told of a topic, with the retention of its own table in place of it; `assumed` is that of topics whose
+/// brokers tell none.
+pub fn kept(tables: &[TopicSettings], assumed: Option<Duration>, topic: &str, told: LogSettings) -> LogSettings {
+    let own = settings_of(tables, topic).and_then(|table| table.retention);
+    let given = own.or(assumed.filter(|_| told.source == Source::Unknown));
+    told.given(given.and_then(|g| i64::try_from(g.as_millis()).ok()))
 }
 
 /// The table of a topic: the one of its exact name, else the first whose pattern matches.

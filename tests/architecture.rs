@@ -21,6 +21,9 @@ const PURE: &[&str] = &[
     "restore/plan.rs",
     "retention.rs",
     "routing.rs",
+    "status/advice.rs",
+    "status/facts.rs",
+    "status/report.rs",
 ];
 
 /// What pure code does not name: (text, what it would be).

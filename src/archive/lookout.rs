@@ -4,12 +4,13 @@
 //! Decides nothing about the archive's contents: early cuts and the order of reading are the poll thread's, the
 //! arithmetic is [`crate::retention`]'s. What the brokers do not tell is done without.
 
+use super::Shared;
 use super::board::Known;
 use super::messages::{Command, Due};
-use super::{Options, Shared};
 use crate::host;
 use crate::record::TopicPartition;
 use crate::retention::{self, Backlog, LogSettings, Loss, Source};
+use crate::topics;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -153,7 +154,8 @@ impl Lookout {
         let mut unknown = Vec::new();
         for topic in topics {
             let settings = told.get(&topic).or(self.settings.get(&topic)).copied().unwrap_or_default();
-            let settings = given(&shared.options, &topic, settings);
+            let options = &shared.options;
+            let settings = topics::kept(&options.topics_settings, options.retention, &topic, settings);
             if settings.source == Source::Unknown && self.is_new(&format!("settings of {topic}")) {
                 unknown.push(topic.clone());
             }
@@ -256,16 +258,6 @@ impl Lookout {
             }
         }
         behind.iter().map(|(tp, k)| backlog(tp, k, &at, now_ms)).collect()
-    }
-}
-
-/// With what the operator gave in place of what brokers do not tell, or for this topic alone.
-fn given(options: &Options, topic: &str, settings: LogSettings) -> LogSettings {
-    let millis = |ms: i64| Duration::from_millis(ms.unsigned_abs());
-    let told = (settings.source == Source::Brokers).then(|| settings.retention_ms.map_or(Duration::MAX, millis));
-    match options.retention_of(topic, told) {
-        kept if kept == told => settings,
-        kept => settings.given(kept.and_then(|k| i64::try_from(k.as_millis()).ok())),
     }
 }
 

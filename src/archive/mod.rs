@@ -97,12 +97,6 @@ impl Options {
         settings_of(&self.topics_settings, topic).map_or(self.policy, |own| own.policy(self.policy))
     }
 
-    /// How long a topic keeps records, where the brokers tell `told`.
-    pub fn retention_of(&self, topic: &str, told: Option<Duration>) -> Option<Duration> {
-        let own = settings_of(&self.topics_settings, topic).and_then(|own| own.retention);
-        own.or(told).or(self.retention)
-    }
-
     pub fn safety_of(&self, topic: &str) -> f64 {
         settings_of(&self.topics_settings, topic).and_then(|own| own.safety).unwrap_or(self.safety)
     }

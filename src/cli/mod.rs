@@ -21,6 +21,7 @@ mod repeats;
 mod restore;
 mod show;
 mod signals;
+mod status;
 mod summary;
 mod table;
 mod tail;
@@ -80,6 +81,8 @@ enum Command {
     Show(show::Args),
     /// Count archived records by pipeline and error
     Summary(summary::Args),
+    /// What is safe, what is at risk and when, what was lost; exit codes for monitoring
+    Status(status::Args),
     /// Decode a live dead-letter topic to the terminal, one line a record
     Tail(tail::Args),
     /// Check the archive against its ledger, and the ledger against Kafka
@@ -97,12 +100,17 @@ pub fn main() -> u8 {
     let argv: Vec<_> = std::env::args_os().collect();
     let Parsed { cli, config, .. } = match config::parse(&argv) {
         Ok(parsed) => parsed,
-        Err(Refused::File(e)) => return report(&e),
-        Err(Refused::Usage(e)) => {
-            // Help and version are not errors.
-            let code = if e.use_stderr() { 2 } else { 0 };
-            let _ = e.print();
-            return code;
+        Err(refused) => {
+            let code = match &refused {
+                Refused::File(e) => report(e),
+                Refused::Usage(e) => {
+                    let _ = e.print();
+                    // Help and version are not errors.
+                    if e.use_stderr() { 2 } else { 0 }
+                }
+            };
+            // A monitoring plugin's 2 says that something is critical.
+            return if code == 2 && argv.iter().any(|a| a == "--nagios") { 3 } else { code };
         }
     };
     let repeats = match logging::init(&cli) {
@@ -130,6 +138,7 @@ async fn run(command: Command, config: &Config) -> Result<u8> {
         Command::List(args) => list::run(args).await,
         Command::Show(args) => show::run(args).await,
         Command::Summary(args) => summary::run(args).await,
+        Command::Status(args) => status::run(args, config).await,
         Command::Tail(args) => tail::run(args, config).await,
         Command::Verify(args) => verify::run(args, config).await,
         Command::Config(command) => config::check::run(command, config),

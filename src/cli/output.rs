@@ -44,21 +44,36 @@ pub fn tell(text: &str) {
 }
 
 /// Standard output for many lines: buffered, so [`Out::flush`] it.
-pub struct Out(BufWriter<Stdout>);
+pub struct Out {
+    lines: BufWriter<Stdout>,
+    /// Kept back, to be drawn at once.
+    held: Option<String>,
+}
 
 impl Out {
     pub fn new() -> Self {
-        Self(BufWriter::with_capacity(64 << 10, io::stdout()))
+        Self { lines: BufWriter::with_capacity(64 << 10, io::stdout()), held: None }
+    }
+    /// One that prints nothing, and gives it to [`Out::take`].
+    pub fn held() -> Self {
+        Self { held: Some(String::new()), ..Self::new() }
+    }
+    pub fn take(self) -> String {
+        self.held.unwrap_or_default()
     }
     pub fn text(&mut self, text: &str) -> Result<()> {
-        written(self.0.write_all(text.as_bytes()))
+        if let Some(held) = &mut self.held {
+            held.push_str(text);
+            return Ok(());
+        }
+        written(self.lines.write_all(text.as_bytes()))
     }
     pub fn line(&mut self, text: &str) -> Result<()> {
         self.text(text)?;
         self.text("\n")
     }
     pub fn flush(&mut self) -> Result<()> {
-        written(self.0.flush())
+        written(self.lines.flush())
     }
 }
 
