@@ -4,12 +4,14 @@
 //! read_committed consumer is given, in order.
 
 use super::cluster::Incoming;
+use super::counters::TopicCounters;
 use super::messages::{Due, LastRecord};
 use crate::error::Result;
 use crate::host;
 use crate::record::RawBatch;
 use crate::retention::{self, LogSettings};
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,6 +26,8 @@ pub enum State {
 
 pub struct Part {
     pub assignment: u64,
+    /// Of its topic.
+    counters: Arc<TopicCounters>,
     pub state: State,
     /// Start of the open batch.
     pub from: i64,
@@ -59,9 +63,10 @@ pub struct Part {
 }
 
 impl Part {
-    pub fn starting(assignment: u64) -> Self {
+    pub fn starting(assignment: u64, counters: Arc<TopicCounters>) -> Self {
         Self {
             assignment,
+            counters,
             state: State::Starting,
             from: 0,
             next: 0,
@@ -104,7 +109,7 @@ impl Part {
         self.last.filter(|last| last.offset + 1 == self.next).map_or(-1, |last| last.leader_epoch)
     }
 
-    /// Takes a record into the open batch; the bytes it brought, `None` if it is none of ours.
+    /// Takes a record into the open batch, and counts it; the bytes it brought, `None` if it is none of ours.
     ///
     /// # Errors
     /// [`crate::Kind::Corrupt`] if its headers cannot be parsed.
@@ -137,6 +142,7 @@ impl Part {
         self.overdue += u64::from(timestamp >= 0 && timestamp < self.overdue_below_ms);
         let bytes = self.batch.payload_len() - before;
         self.read = (self.read.0 + 1, self.read.1 + bytes as u64);
+        self.counters.read(1, bytes as u64);
         Ok(Some(bytes))
     }
 
@@ -211,7 +217,7 @@ mod tests {
 
     #[test]
     fn with_once_a_position_behind_the_end_is_the_end() {
-        let mut part = Part::starting(1);
+        let mut part = Part::starting(1, Arc::default());
         part.start(3, None, 7, true);
         part.follow(9, true);
         assert_eq!((part.next, part.state), (7, State::Reading));
@@ -227,7 +233,7 @@ mod tests {
     #[test]
     fn paused_or_moving_partitions_are_not_silent() {
         let wait = Duration::from_secs(10);
-        let mut part = Part::starting(1);
+        let mut part = Part::starting(1, Arc::default());
         part.start(0, None, 7, true);
         let Some(before) = Instant::now().checked_sub(wait * 2) else { return };
         part.moved = before;

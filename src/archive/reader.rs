@@ -18,6 +18,7 @@ use crate::record::{TopicPartition, in_ranges};
 use crate::stage::Stage;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{Receiver, Sender};
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc::UnboundedSender;
@@ -115,6 +116,7 @@ impl Reader {
             // Lets librdkafka send the leave request and run the revocation.
             self.consumer.poll(Duration::from_millis(100), &mut |_| {});
         }
+        self.counters.vitals.rest();
         // Nobody listens any more only if the program is ending anyway.
         let _ = self.events.send(Event::Ended(result));
         false
@@ -177,7 +179,7 @@ impl Reader {
     }
 
     fn poll(&mut self) -> Result<()> {
-        let (parts, counters) = (&mut self.parts, &self.counters);
+        let parts = &mut self.parts;
         let mut full_batch: Option<TopicPartition> = None;
         let mut broken: Option<(TopicPartition, Error)> = None;
         let (policy, once) = (self.settings.policy, self.settings.once);
@@ -186,8 +188,7 @@ impl Reader {
                 return;
             };
             match part.take(message, once) {
-                Ok(Some(bytes)) => {
-                    counters.read(1, bytes as u64);
+                Ok(Some(_)) => {
                     if policy.due(part.batch.len(), part.batch.payload_len(), Duration::ZERO) {
                         full_batch = Some(TopicPartition::new(message.topic(), message.partition()));
                     }
@@ -197,11 +198,16 @@ impl Reader {
             }
         });
         match polled {
-            Polled::Record => self.failing_since = None,
+            Polled::Record => {
+                if self.failing_since.take().is_some() {
+                    self.counters.vitals.kafka(true);
+                }
+            }
             Polled::Idle => {}
             Polled::End => self.tick(),
             Polled::OutOfRange => self.restart_out_of_range(),
             Polled::Failed(e) if e.is_unavailable() => {
+                self.counters.vitals.kafka(false);
                 if self.failing_since.is_none() {
                     tracing::warn!("{e}. Waiting; the place in the group is kept as long as the broker allows");
                     self.failing_since = Some(host::now());
@@ -235,8 +241,9 @@ impl Reader {
     fn restart(&mut self, tp: &TopicPartition) {
         self.assignments += 1;
         let assignment = self.assignments;
+        let counters = self.counters.topic(&tp.topic);
         let Some(part) = self.part(tp) else { return };
-        *part = Part::starting(assignment);
+        *part = Part::starting(assignment, counters);
         self.reassign = true;
         self.send(Event::Assigned { tp: tp.clone(), assignment });
     }
@@ -244,9 +251,11 @@ impl Reader {
     fn rebalance(&mut self, rebalance: Rebalance) {
         match rebalance {
             Rebalance::Assigned(tps) => {
+                // Without partitions nobody else finds out that the brokers are back.
+                self.counters.vitals.kafka(true);
                 for tp in tps {
                     self.assignments += 1;
-                    let part = Part::starting(self.assignments);
+                    let part = Part::starting(self.assignments, self.counters.topic(&tp.topic));
                     self.parts.entry(tp.topic.clone()).or_default().insert(tp.partition, part);
                     self.send(Event::Assigned { tp, assignment: self.assignments });
                 }
@@ -361,6 +370,7 @@ impl Reader {
     /// What time and positions alone bring about: positions that moved without records, ends, ages.
     fn tick(&mut self) {
         self.last_tick = host::now();
+        self.counters.vitals.beat();
         if self.parts.values().all(BTreeMap::is_empty)
             && !self.settings.once
             && self.stage == Stage::Running
@@ -446,10 +456,13 @@ impl Reader {
             left: left(p, mean),
             expires_ms: p.expires_ms(),
         };
-        let loads = self.each().enumerate().map(load).collect();
+        let loads: Vec<_> = self.each().enumerate().map(load).collect();
+        let used = self.handed + loads.iter().map(|l| l.open).sum::<usize>();
+        self.counters.vitals.memory_used.store(used, Relaxed);
         let memory = Memory { handed: self.handed, budget: self.settings.memory, full: self.full };
         let Decision { full, cut, read } = balance::decide(loads, memory, self.settings.policy.max_bytes);
         self.full = full;
+        self.counters.vitals.paused.store(full, Relaxed);
         for i in cut {
             self.close(&parts[i]);
         }

@@ -1,6 +1,7 @@
 //! `dlq-archiver archive`.
 
 use super::args::{ArchiveArgs, KafkaArgs, StoreCreateArg, bytes, duration};
+use super::listen::ListenArgs;
 use super::output::{self, Output, OutputArgs};
 use super::progress::{Progress, human_bytes};
 use super::{signals, text};
@@ -9,6 +10,7 @@ use crate::archive::{self, Counters, From, Options, Outcome, StoreCreate, StoreU
 use crate::cut::{CutPolicy, Tables};
 use crate::error::{Error, Result};
 use crate::format::{Compression, Format};
+use crate::store::{Measured, Requests};
 use clap::ValueEnum;
 use std::sync::Arc;
 use std::time::Duration;
@@ -103,6 +105,8 @@ pub struct Args {
     #[arg(long, default_value = "20s", value_parser = duration, value_name = "DURATION", env = "DLQ_ARCHIVER_GRACE", help_heading = "Patience")]
     grace: Duration,
 
+    #[command(flatten)]
+    listen: ListenArgs,
     #[command(flatten)]
     output: OutputArgs,
     #[command(flatten)]
@@ -215,12 +219,13 @@ fn parse_from(text: &str) -> Result<From> {
 pub async fn run(args: Args) -> Result<u8> {
     let options = args.options()?;
     args.store.check()?;
+    let (counters, requests) = (Arc::new(Counters::default()), Requests::default());
+    let _server = args.listen.start(&counters, &requests, &options).await?;
     let cluster = Arc::new(Kafka::new(args.kafka.connection()?)?);
     // A mistyped topic leaves no folder behind.
     archive::describe(&options, &*cluster).await?;
-    let store = args.store.open(true).await?;
+    let store = Arc::new(Measured::new(args.store.open(true).await?, requests));
     let stage = signals::shutdown(args.grace)?;
-    let counters = Arc::new(Counters::default());
     let show = tokio::spawn(show_progress(counters.clone()));
     let outcome = archive::run_on(options, store, cluster, Arc::new(Tables::builtin()), counters, stage).await;
     show.abort();

@@ -11,6 +11,7 @@ mod demo;
 mod event;
 mod filter;
 mod list;
+mod listen;
 mod output;
 mod paint;
 mod progress;
