@@ -100,7 +100,8 @@ impl State {
             return json(200, &serde_json::json!({"alive": true}));
         }
         let seconds = heartbeat.map_or(0, |at| (now - at) / 1000);
-        let why = format!("the poll thread has not turned for {seconds} s: restart the program, and please report this");
+        let why =
+            format!("the poll thread has not turned for {seconds} s: restart the program, and please report this");
         json(503, &serde_json::json!({"alive": false, "why": why}))
     }
 
@@ -108,7 +109,8 @@ impl State {
         let now = now_us() / 1000;
         let reasons = self.unready(&self.partitions(), now);
         let more = reasons.len().saturating_sub(REASONS);
-        let named = reasons.iter().take(REASONS).map(|Reason { what, why }| serde_json::json!({"what": what, "why": why}));
+        let named =
+            reasons.iter().take(REASONS).map(|Reason { what, why }| serde_json::json!({"what": what, "why": why}));
         let document = serde_json::json!({
             "ready": reasons.is_empty(),
             "reasons": named.collect::<Vec<_>>(),
@@ -373,11 +375,9 @@ fn encode_partitions(
     of("dlq_archiver_archived_offset", "Next offset to archive, by the ledger", &|s| {
         s.known.archived.map(|offset| offset as f64)
     })?;
-    of(
-        "dlq_archiver_last_archived_timestamp_seconds",
-        "When archived_offset moved, or the ledger was loaded",
-        &|s| s.known.archived.map(|_| seconds(s.known.archived_at_ms)),
-    )?;
+    of("dlq_archiver_last_archived_timestamp_seconds", "When archived_offset moved, or the ledger was loaded", &|s| {
+        s.known.archived.map(|_| seconds(s.known.archived_at_ms))
+    })?;
     of("dlq_archiver_log_start_offset", "Log start", &|s| Some(s.known.log.start as f64))?;
     of("dlq_archiver_log_end_offset", "Log end", &|s| Some(s.known.log.end as f64))?;
     of("dlq_archiver_stopped", "1: the partition cannot go on; the log and /readyz say why", &|s| {

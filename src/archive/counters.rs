@@ -140,7 +140,7 @@ impl Vitals {
 }
 
 impl TopicCounters {
-    pub(super) fn read(&self, records: u64, bytes: u64) {
+    pub(crate) fn read(&self, records: u64, bytes: u64) {
         self.read_records.fetch_add(records, Relaxed);
         self.read_bytes.fetch_add(bytes, Relaxed);
     }

@@ -3,12 +3,12 @@
 //! Owns the commit protocol's order, and the head that follows it. Recovery of a cut that was begun is in
 //! [`super::recovery`]. Invariant: a manifest is created only when every object that its intent names is durable.
 
+use super::Shared;
+use super::counters::TopicCounters;
 use super::hanging::{Hanging, LOOK};
 use super::ledger as io;
 use super::messages::{Batch, LastRecord};
 use super::partition::Partition;
-use super::Shared;
-use super::counters::TopicCounters;
 use crate::cut::{self, CutRange, Encoded, Group};
 use crate::error::{Error, Result};
 use crate::format::Format;
