@@ -12,10 +12,11 @@ use dlq_archiver::store::Requests;
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// An archiver that runs on, and listens.
@@ -166,7 +167,7 @@ fn a_stopped_partition_makes_it_unready_and_not_dead() {
 fn a_store_that_is_down_is_told_while_it_is_waited_for() {
     let broker = Broker::with_fixtures(&["connect"]);
     // Nobody listens there.
-    let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let endpoint = format!("http://{closed}");
     let args = ["archive", "--topic", "^.*", "--archive", "s3://bucket/dlq", "--listen", "127.0.0.1:0"];
     let mut command = broker.command(&args);
@@ -187,9 +188,90 @@ fn a_store_that_is_down_is_told_while_it_is_waited_for() {
     assert_eq!(since(&archiver), first, "one outage has one beginning");
 }
 
+/// A way to S3 that can be closed.
+struct Way {
+    port: u16,
+    to: String,
+    open: Arc<AtomicBool>,
+    streams: Arc<Mutex<Vec<TcpStream>>>,
+}
+
+impl Way {
+    fn new(to: &str) -> Self {
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        Self { port, to: to.to_owned(), open: Arc::default(), streams: Arc::default() }
+    }
+
+    fn open(&self) {
+        let listener = TcpListener::bind(("127.0.0.1", self.port)).unwrap();
+        listener.set_nonblocking(true).unwrap();
+        self.open.store(true, Relaxed);
+        let (open, streams, to) = (self.open.clone(), self.streams.clone(), self.to.clone());
+        std::thread::spawn(move || {
+            while open.load(Relaxed) {
+                let Ok((client, _)) = listener.accept() else {
+                    std::thread::sleep(Duration::from_millis(5));
+                    continue;
+                };
+                client.set_nonblocking(false).unwrap();
+                let server = TcpStream::connect(&to).unwrap();
+                for (from, to) in [(&client, &server), (&server, &client)] {
+                    let (mut from, mut to) = (from.try_clone().unwrap(), to.try_clone().unwrap());
+                    std::thread::spawn(move || {
+                        let _ = std::io::copy(&mut from, &mut to);
+                        let _ = to.shutdown(Shutdown::Both);
+                    });
+                }
+                streams.lock().unwrap().extend([client, server]);
+            }
+        });
+    }
+
+    fn close(&self) {
+        self.open.store(false, Relaxed);
+        std::thread::sleep(Duration::from_millis(50));
+        self.streams.lock().unwrap().drain(..).for_each(|s| drop(s.shutdown(Shutdown::Both)));
+    }
+}
+
+/// On a real S3, if there is one.
+#[test]
+fn an_outage_of_the_store_is_told_and_so_is_its_end() {
+    let (Ok(bucket), Ok(endpoint)) = (std::env::var("LOCALSTACK_BUCKET"), std::env::var("AWS_ENDPOINT_URL")) else {
+        assert!(std::env::var_os("DLQ_ARCHIVER_REQUIRE_SERVICES").is_none(), "LOCALSTACK_BUCKET is not set");
+        return eprintln!("skipped: run make up, and source localstack/.run/env");
+    };
+    let records = fixtures("connect");
+    let broker = Broker::with(&records);
+    let way = Way::new(endpoint.trim_start_matches("http://"));
+    way.open();
+    let (archive, endpoint) =
+        (format!("s3://{bucket}/metrics-{}", uuid::Uuid::new_v4()), format!("http://127.0.0.1:{}", way.port));
+    let args = ["archive", "--topic", "^.*", "--archive", &archive, "--endpoint-url", &endpoint, "--cut-age", "1s"];
+    let mut command = broker.command(&args);
+    command.args(["--listen", "127.0.0.1:0"]);
+    let archiver = Archiver::start(command);
+    let archived = |a: &Archiver| value(&a.scrape(), "dlq_archiver_records_archived_total", "") as usize;
+    let since = |a: &Archiver| value(&a.scrape(), "dlq_archiver_unavailable_since_timestamp_seconds", "what=\"store\"");
+    archiver.until("all is archived", |a| archived(a) == records.len());
+    assert_eq!(since(&archiver), 0.0);
+    way.close();
+    broker.produce(&records);
+    archiver.until("the store is missed", |a| since(a) > 0.0);
+    let first = since(&archiver);
+    std::thread::sleep(Duration::from_secs(3));
+    assert_eq!(since(&archiver), first, "one outage has one beginning");
+    assert_eq!((archived(&archiver), archiver.get("/livez", "").0), (records.len(), 200));
+    // Kafka has the records, and there is time.
+    assert_eq!(archiver.get("/readyz", "").0, 200);
+    way.open();
+    archiver.until("the rest is archived", |a| archived(a) == 2 * records.len());
+    archiver.until("the store is back", |a| since(a) == 0.0);
+}
+
 #[test]
 fn an_address_that_is_taken_ends_the_start() {
-    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
     let start = |listen: &str, more: &[&str]| {
         let args = ["archive", "--topic", "t", "--archive", "memory:", "--brokers", "127.0.0.1:1", "--listen", listen];
