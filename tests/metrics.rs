@@ -1,6 +1,7 @@
 //! `archive --listen`: the real program on an embedded broker, scraped and probed over HTTP; and that rules and dashboard
 //! name what there is.
 
+#[allow(dead_code, reason = "each test program uses a part")]
 mod broker;
 mod common;
 
@@ -119,7 +120,8 @@ fn what_was_archived_is_counted_and_the_archiver_is_ready() {
     assert_eq!(of("dlq_archiver_cut_duration_seconds_count", ""), of("dlq_archiver_cuts_total", ""));
     assert_eq!(of("dlq_archiver_archived_offset", ""), count, "each partition from offset 0 on");
     assert!(of("dlq_archiver_store_request_duration_seconds_count", "operation=\"create\",outcome=\"ok\"") > objects);
-    assert_eq!((of("dlq_archiver_memory_budget_bytes", ""), of("dlq_archiver_memory_used_bytes", "")), (512 << 20, 0));
+    assert_eq!(of("dlq_archiver_memory_budget_bytes", ""), 512 << 20);
+    archiver.until("its memory is free", |a| value(&a.scrape(), "dlq_archiver_memory_used_bytes", "") == 0.0);
     assert_eq!(of("dlq_archiver_unavailable_since_timestamp_seconds", ""), 0);
     assert!(value(&scrape, "process_resident_memory_bytes", "") > 1e6);
     assert_eq!(of("dlq_archiver_ready", ""), 1);

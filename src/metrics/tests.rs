@@ -1,3 +1,5 @@
+//! What is scraped and probed, from counters and a board that are filled by hand.
+
 use super::*;
 use crate::cut::{self, CutRange, Tables};
 use crate::format::{Compression, Format};
