@@ -8,7 +8,8 @@ use crate::retention::{Deadline, Limit, Log, LogSettings, words};
 
 /// The poll thread turns several times a second.
 const HEARTBEAT_MS: i64 = 60_000;
-/// How long a partition may stand still though its deadline is near: an early cut and its upload take less.
+/// How long a partition may stand still though its deadline is near and its batch old enough: an early cut and its upload
+/// take less.
 const STANDSTILL_MS: i64 = 60_000;
 /// How long a store may be away while something waits.
 const STORE_AWAY_MS: i64 = 300_000;
@@ -48,14 +49,22 @@ impl Partition {
     }
 }
 
+/// What the operator gave.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Limits {
+    /// Below this share of the retention a partition has to get on.
+    pub ready_below: f64,
+    /// How long a batch may wait though its deadline is near.
+    pub cut_min_age_ms: i64,
+}
+
 /// What readiness is decided from.
 #[derive(Debug, Clone, Default)]
 pub struct Inputs {
     pub brokers_answered: bool,
     pub store_answered: bool,
     pub store_away_since_ms: Option<i64>,
-    /// Below this share of the retention a partition has to get on.
-    pub ready_below: f64,
+    pub limits: Limits,
 }
 
 /// What is not well, and why.
@@ -104,10 +113,10 @@ pub fn unready<'p>(
 /// Its deadline is near, and it does not get on.
 fn expiring(inputs: &Inputs, partition: &Partition, now_ms: i64) -> Option<String> {
     // A batch may wait for as long as --safety lets it.
-    let below = inputs.ready_below.min(1.0 - partition.safety);
+    let below = inputs.limits.ready_below.min(1.0 - partition.safety);
     let left = partition.left(now_ms).filter(|left| *left < below)?;
     let stands = partition.stands(now_ms);
-    if stands < STANDSTILL_MS {
+    if stands < STANDSTILL_MS.saturating_add(inputs.limits.cut_min_age_ms) {
         return None;
     }
     let (lag, hidden) = (partition.log.lag(), partition.log.hidden());
@@ -131,7 +140,8 @@ mod tests {
     const NOW: i64 = 1_000 * HOUR;
 
     fn inputs() -> Inputs {
-        Inputs { brokers_answered: true, store_answered: true, store_away_since_ms: None, ready_below: 0.1 }
+        let limits = Limits { ready_below: 0.1, cut_min_age_ms: 5_000 };
+        Inputs { brokers_answered: true, store_answered: true, store_away_since_ms: None, limits }
     }
 
     /// Retention of 10 h, of which so many minutes are left for the first of 5 offsets.
@@ -154,7 +164,7 @@ mod tests {
 
     #[test]
     fn it_is_not_ready_before_brokers_and_store_have_answered() {
-        let nothing = Inputs { ready_below: 0.1, ..Inputs::default() };
+        let nothing = Inputs::default();
         assert_eq!(reasons(&nothing, &Partition::default()), ["brokers: they have not answered since the start"]);
         let brokers = Inputs { brokers_answered: true, ..nothing };
         assert_eq!(reasons(&brokers, &Partition::default()), ["store: it has not answered since the start"]);
@@ -179,7 +189,8 @@ mod tests {
         assert_eq!(reasons(&inputs(), &waiting(30, 500, 5)), want);
         let past = ["t/3: 0 % of the retention is left for the first of 5 offsets, and none was archived for 2 min"];
         assert_eq!(reasons(&inputs(), &waiting(-30, 2, 500)), past);
-        assert!(reasons(&Inputs { ready_below: 0.01, ..inputs() }, &waiting(30, 500, 5)).is_empty());
+        let lower = Inputs { limits: Limits { ready_below: 0.01, ..inputs().limits }, ..inputs() };
+        assert!(reasons(&lower, &waiting(30, 500, 5)).is_empty());
     }
 
     #[test]
@@ -191,8 +202,11 @@ mod tests {
     /// nothing was archived for long.
     #[test]
     fn a_record_that_is_old_on_arrival_has_its_minute() {
-        assert!(reasons(&inputs(), &waiting(-9000, 0, 90_000)).is_empty());
-        assert_eq!(reasons(&inputs(), &waiting(-9000, 1, 90_000)).len(), 1);
+        assert!(reasons(&inputs(), &waiting(-9000, 1, 90_000)).is_empty(), "5 s of --cut-min-age come on top");
+        assert_eq!(reasons(&inputs(), &waiting(-9000, 2, 90_000)).len(), 1);
+        let later = Inputs { limits: Limits { cut_min_age_ms: 10 * MIN, ..inputs().limits }, ..inputs() };
+        assert!(reasons(&later, &waiting(-9000, 10, 90_000)).is_empty());
+        assert_eq!(reasons(&later, &waiting(-9000, 11, 90_000)).len(), 1);
     }
 
     /// With `--safety 1` batches are cut when their retention is over.

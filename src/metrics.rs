@@ -8,7 +8,7 @@ use crate::archive::board::{Known, Standing};
 use crate::archive::counters::Counted;
 use crate::archive::{Counters, now_us};
 use crate::cut::PROGRAM_VERSION;
-use crate::health::{self, Inputs, Reason};
+use crate::health::{self, Inputs, Limits, Reason};
 use crate::http::Page;
 use crate::ledger::GapKind;
 use crate::record::TopicPartition;
@@ -46,7 +46,7 @@ pub type Safety = dyn Fn(&str) -> f64 + Send + Sync;
 struct State {
     counters: Arc<Counters>,
     requests: Requests,
-    ready_below: f64,
+    limits: Limits,
     safety: Box<Safety>,
     started_ms: i64,
 }
@@ -58,10 +58,9 @@ impl fmt::Debug for State {
 }
 
 impl Monitor {
-    /// `ready_below`: the share of the retention below which a partition has to get on.
-    pub fn new(counters: Arc<Counters>, requests: Requests, ready_below: f64, safety: Box<Safety>) -> Self {
+    pub fn new(counters: Arc<Counters>, requests: Requests, limits: Limits, safety: Box<Safety>) -> Self {
         let started_ms = now_us() / 1000;
-        let state = Arc::new(State { counters, requests, ready_below, safety, started_ms });
+        let state = Arc::new(State { counters, requests, limits, safety, started_ms });
         let mut registry = Registry::default();
         registry.register_collector(Box::new(state.clone()));
         Self { state, registry }
@@ -125,7 +124,7 @@ impl State {
             brokers_answered: vitals.brokers_answered.load(Relaxed),
             store_answered: vitals.store_answered.load(Relaxed),
             store_away_since_ms: self.requests.failing_since_ms(),
-            ready_below: self.ready_below,
+            limits: self.limits,
         };
         health::unready(&inputs, partitions.iter().map(|(tp, seen)| (tp, &seen.health)), now_ms)
     }

@@ -8,6 +8,7 @@ mod common;
 use broker::{Broker, program, text};
 use common::fixtures;
 use dlq_archiver::archive::Counters;
+use dlq_archiver::health::Limits;
 use dlq_archiver::metrics::Monitor;
 use dlq_archiver::store::Requests;
 use std::collections::BTreeSet;
@@ -289,7 +290,8 @@ fn an_address_that_is_taken_ends_the_start() {
 /// A rule or a panel on a name that does not exist is silent for ever.
 #[test]
 fn rules_and_dashboard_name_metrics_that_there_are() {
-    let monitor = Monitor::new(Arc::new(Counters::default()), Requests::default(), 0.1, Box::new(|_| 0.5));
+    let (counters, requests) = (Arc::new(Counters::default()), Requests::default());
+    let monitor = Monitor::new(counters, requests, Limits::default(), Box::new(|_| 0.5));
     let page = monitor.page("/metrics", "").unwrap().body;
     let mut there = BTreeSet::new();
     for (name, kind) in page.lines().filter_map(|l| l.strip_prefix("# TYPE ")?.split_once(' ')) {

@@ -68,7 +68,12 @@ impl Lookout {
         let partitions: Vec<TopicPartition> = known.keys().cloned().collect();
         // What does not answer is told where it is needed.
         let logs = shared.cluster.logs(&partitions).await.inspect_err(|e| tracing::debug!("{e}"));
-        shared.counters.vitals.kafka(logs.as_ref().is_ok_and(|logs| !logs.is_empty()));
+        match &logs {
+            Ok(logs) if !logs.is_empty() => shared.counters.vitals.kafka(true),
+            Err(e) if e.is_unavailable() => shared.counters.vitals.kafka(false),
+            // The topics may be gone.
+            _ => {}
+        }
         let logs = logs.unwrap_or_default();
         let unseen = known.iter().filter(|(tp, k)| {
             k.unread_ms.is_none() && k.archived.is_some() && logs.get(*tp).is_some_and(|(_, _, end)| *end > k.read)

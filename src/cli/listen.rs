@@ -2,6 +2,7 @@
 
 use crate::archive::{Counters, Options};
 use crate::error::{Error, Result};
+use crate::health::Limits;
 use crate::host::{self, Task};
 use crate::http;
 use crate::metrics::Monitor;
@@ -41,9 +42,11 @@ impl ListenArgs {
         if let Some(address) = http::address(&listener) {
             tracing::info!("listening on http://{address}: /metrics, /livez, /readyz");
         }
+        let cut_min_age_ms = i64::try_from(options.cut_min_age.as_millis()).unwrap_or(i64::MAX);
+        let limits = Limits { ready_below: self.ready_below, cut_min_age_ms };
         let options = options.clone();
         let safety = Box::new(move |topic: &str| options.safety_of(topic));
-        let monitor = Monitor::new(counters.clone(), requests.clone(), self.ready_below, safety);
+        let monitor = Monitor::new(counters.clone(), requests.clone(), limits, safety);
         let pages = move |path: &str, accept: &str| monitor.page(path, accept);
         Ok(Some(host::spawn(http::serve(listener, Arc::new(pages)))))
     }

@@ -12,7 +12,12 @@ use std::collections::BTreeSet;
 const OPEN: &str = "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.3";
 
 fn monitor(counters: &Arc<Counters>) -> Monitor {
-    Monitor::new(counters.clone(), Requests::default(), 0.1, Box::new(|_| 0.5))
+    Monitor::new(
+        counters.clone(),
+        Requests::default(),
+        Limits { ready_below: 0.1, cut_min_age_ms: 0 },
+        Box::new(|_| 0.5),
+    )
 }
 
 fn lines(monitor: &Monitor, accept: &str) -> Vec<String> {
