@@ -203,6 +203,27 @@ pub fn intent(
 pub struct Encoded {
     pub bytes: Bytes,
     pub object: DataObject,
+    pub tally: Tally,
+}
+
+/// How many records are of which dialect, and of how many of them something could not be decoded.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Tally(Vec<(String, u64, u64)>);
+
+impl Tally {
+    pub fn add(&mut self, dialect: &str, problem: bool) {
+        let at = self.0.iter().position(|(name, ..)| name == dialect).unwrap_or_else(|| {
+            self.0.push((dialect.to_owned(), 0, 0));
+            self.0.len() - 1
+        });
+        self.0[at].1 += 1;
+        self.0[at].2 += u64::from(problem);
+    }
+
+    /// Dialect, records, records with a problem.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, u64, u64)> {
+        self.0.iter().map(|(dialect, records, problems)| (dialect.as_str(), *records, *problems))
+    }
 }
 
 /// Encodes the rows of one object. `rows` must be those that `object` names, less what could not be read again.
@@ -225,16 +246,17 @@ pub fn encode<'b>(
         program_version: PROGRAM_VERSION,
     };
     let mut encoder = Encoder::new(format, &context)?;
-    let mut stats = Stats::default();
+    let (mut stats, mut tally) = (Stats::default(), Tally::default());
     for raw in rows {
         let decoded = tables.dialects.decode(&intent.topic, intent.partition, &raw);
         // The folder was fixed by the intent: another version's routing does not move a row.
         encoder.push(&raw, &decoded, &object.pipeline)?;
         stats.add(raw.offset, raw.timestamp_ms, &decoded);
+        tally.add(&decoded.dialect, !decoded.problems.is_empty());
     }
     let bytes = Bytes::from(encoder.finish()?);
     let object = stats.object(object, bytes.len() as u64, ledger::sha256_hex(&bytes));
-    Ok(Encoded { bytes, object })
+    Ok(Encoded { bytes, object, tally })
 }
 
 /// What the manifest says of an object that was found in the store, and the offsets it has.

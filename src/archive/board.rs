@@ -29,6 +29,8 @@ pub struct Known {
     pub archived: Option<i64>,
     /// When `archived` moved, or the ledger was loaded.
     pub archived_at_ms: i64,
+    /// Since when something of it waits to be archived, as the look-out saw it.
+    pub waiting_since_ms: Option<i64>,
     /// Next offset to read.
     pub read: i64,
     /// Timestamp of the oldest record that was read and is not archived.
@@ -70,7 +72,7 @@ impl Board {
     }
 
     /// Changes what is known of a partition; one that is new begins with nothing.
-    pub(super) fn update(&self, tp: &TopicPartition, change: impl FnOnce(&mut Known)) {
+    pub(crate) fn update(&self, tp: &TopicPartition, change: impl FnOnce(&mut Known)) {
         let mut partitions = self.lock();
         match partitions.get_mut(tp) {
             Some(known) => change(known),

@@ -69,7 +69,14 @@ impl Lookout {
         self.ask_settings(shared, &known).await;
         let partitions: Vec<TopicPartition> = known.keys().cloned().collect();
         // What does not answer is told where it is needed.
-        let logs = shared.cluster.logs(&partitions).await.inspect_err(|e| tracing::debug!("{e}")).unwrap_or_default();
+        let logs = shared.cluster.logs(&partitions).await.inspect_err(|e| tracing::debug!("{e}"));
+        match &logs {
+            Ok(logs) if !logs.is_empty() => shared.counters.vitals.kafka(true),
+            Err(e) if e.is_unavailable() => shared.counters.vitals.kafka(false),
+            // The topics may be gone.
+            _ => {}
+        }
+        let logs = logs.unwrap_or_default();
         let unseen = known.iter().filter(|(tp, k)| {
             k.unread_ms.is_none() && k.archived.is_some() && logs.get(*tp).is_some_and(|(_, _, end)| *end > k.read)
         });
@@ -95,6 +102,7 @@ impl Lookout {
                 let next = k.archived.unwrap_or(start);
                 k.log = retention::Log { start, next, stable, end, ..k.log };
                 k.log.oldest_ms = k.oldest_ms();
+                k.waiting_since_ms = (k.log.lag() > 0).then(|| k.waiting_since_ms.unwrap_or(now_ms));
                 let bytes = k.record_bytes.or(mean);
                 k.log.lag_bytes = bytes.map(|bytes| bytes.saturating_mul(k.log.lag()));
                 let growth = k.growth.zip(bytes).map(|(growth, bytes)| growth * bytes as f64);

@@ -2,12 +2,13 @@
 //!
 //! A record's way: the poll thread ([`reader`]) copies it into its partition's batch; the cut policy closes the batch;
 //! the partition's task ([`partition`]) writes intent, data objects and manifest; the group's offset follows as a
-//! hint. This module ties the two sides together and counts.
+//! hint. This module ties the two sides together.
 
 mod balance;
 pub mod board;
 mod checkpoint;
 pub mod cluster;
+pub mod counters;
 mod generation;
 mod hanging;
 pub mod ledger;
@@ -22,6 +23,7 @@ mod recovery;
 mod writer;
 
 pub use crate::host::now_us;
+pub use counters::{Counted, Counters};
 pub use opening::{StoreCreate, StoreUse, plainly};
 pub use patience::Patience;
 
@@ -33,7 +35,7 @@ use crate::kafka::Connection;
 use crate::ledger::ArchiveDoc;
 use crate::record::TopicPartition;
 use crate::stage::{Stage, StageReceiver};
-use crate::store::{Created, Store};
+use crate::store::Store;
 use crate::topics::{TopicSettings, settings_of};
 use board::{Board, Standing};
 use cluster::{Cluster, Described, Kafka};
@@ -46,7 +48,7 @@ use partition::{End, Partition};
 use reader::{Reader, Settings};
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use tokio::sync::{Semaphore, mpsc};
 
@@ -99,77 +101,6 @@ impl Options {
 
     pub fn safety_of(&self, topic: &str) -> f64 {
         settings_of(&self.topics_settings, topic).and_then(|own| own.safety).unwrap_or(self.safety)
-    }
-}
-
-/// What was done so far; read by progress display and metrics while the archive runs.
-#[derive(Debug, Default)]
-pub struct Counters {
-    read_records: AtomicU64,
-    read_bytes: AtomicU64,
-    archived_records: AtomicU64,
-    found_records: AtomicU64,
-    cuts: AtomicU64,
-    cuts_found: AtomicU64,
-    objects: AtomicU64,
-    object_bytes: AtomicU64,
-    lost: AtomicU64,
-    pub board: Arc<Board>,
-}
-
-/// A moment's [`Counters`].
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Counted {
-    pub read_records: u64,
-    pub read_bytes: u64,
-    /// Rows of `cuts`.
-    pub archived_records: u64,
-    /// Rows of `cuts_found`.
-    pub found_records: u64,
-    /// Cuts that this run committed, those that an earlier run began included.
-    pub cuts: u64,
-    /// Cuts of this run whose manifest was there already, byte for byte. By this run, with the reply lost, or by another
-    /// archiver that finished the same intent at the same moment and counts it: nothing tells these apart.
-    pub cuts_found: u64,
-    /// Data objects of this run, counted likewise.
-    pub objects: u64,
-    pub object_bytes: u64,
-    /// Offsets that retention took before they were archived.
-    pub lost: u64,
-}
-
-impl Counters {
-    fn read(&self, records: u64, bytes: u64) {
-        self.read_records.fetch_add(records, Relaxed);
-        self.read_bytes.fetch_add(bytes, Relaxed);
-    }
-    fn cut(&self, rows: u64, created: Created) {
-        let (records, cuts) = match created {
-            Created::New => (&self.archived_records, &self.cuts),
-            Created::Exists => (&self.found_records, &self.cuts_found),
-        };
-        records.fetch_add(rows, Relaxed);
-        cuts.fetch_add(1, Relaxed);
-    }
-    fn object(&self, bytes: u64) {
-        self.objects.fetch_add(1, Relaxed);
-        self.object_bytes.fetch_add(bytes, Relaxed);
-    }
-    fn lost(&self, offsets: u64) {
-        self.lost.fetch_add(offsets, Relaxed);
-    }
-    pub fn get(&self) -> Counted {
-        Counted {
-            read_records: self.read_records.load(Relaxed),
-            read_bytes: self.read_bytes.load(Relaxed),
-            archived_records: self.archived_records.load(Relaxed),
-            found_records: self.found_records.load(Relaxed),
-            cuts: self.cuts.load(Relaxed),
-            cuts_found: self.cuts_found.load(Relaxed),
-            objects: self.objects.load(Relaxed),
-            object_bytes: self.object_bytes.load(Relaxed),
-            lost: self.lost.load(Relaxed),
-        }
     }
 }
 
@@ -271,8 +202,11 @@ pub async fn run_on(
 ) -> Result<Outcome> {
     let start = Patience { limit: Some(options.start_timeout), stage: stage.clone(), risk: None };
     let Described { cluster_id, topics } = describe(&options, &*cluster).await?;
+    counters.vitals.brokers_answered.store(true, Relaxed);
     let (id, format) = (host::random_id(), options.format.archive_name());
     let archive = opening::open(&*store, options.store_use, format, cluster_id.as_deref(), &id, &start).await?;
+    counters.vitals.store_answered.store(true, Relaxed);
+    counters.vitals.memory_budget.store(options.memory, Relaxed);
     let group = options.group.clone().unwrap_or_else(|| archive.default_group());
     tracing::info!(
         archive = store.url(),

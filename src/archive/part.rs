@@ -4,6 +4,7 @@
 //! read_committed consumer is given, in order.
 
 use super::cluster::Incoming;
+use super::counters::TopicCounters;
 use super::messages::{Due, LastRecord};
 use crate::cut::CutPolicy;
 use crate::error::Result;
@@ -11,6 +12,7 @@ use crate::host;
 use crate::record::RawBatch;
 use crate::retention::{self, LogSettings};
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,6 +30,8 @@ pub struct Part {
     pub policy: CutPolicy,
     /// Share of the retention at which a batch is cut at the latest.
     safety: f64,
+    /// Of its topic.
+    counters: Arc<TopicCounters>,
     pub state: State,
     /// Start of the open batch.
     pub from: i64,
@@ -63,9 +67,10 @@ pub struct Part {
 }
 
 impl Part {
-    pub fn starting(assignment: u64, policy: CutPolicy, safety: f64) -> Self {
+    pub fn starting(assignment: u64, counters: Arc<TopicCounters>, policy: CutPolicy, safety: f64) -> Self {
         Self {
             assignment,
+            counters,
             policy,
             safety,
             state: State::Starting,
@@ -110,7 +115,7 @@ impl Part {
         self.last.filter(|last| last.offset + 1 == self.next).map_or(-1, |last| last.leader_epoch)
     }
 
-    /// Takes a record into the open batch; the bytes it brought, `None` if it is none of ours.
+    /// Takes a record into the open batch, and counts it; the bytes it brought, `None` if it is none of ours.
     ///
     /// # Errors
     /// [`crate::Kind::Corrupt`] if its headers cannot be parsed.
@@ -143,6 +148,7 @@ impl Part {
         self.overdue += u64::from(timestamp >= 0 && timestamp < self.overdue_below_ms);
         let bytes = self.batch.payload_len() - before;
         self.read = (self.read.0 + 1, self.read.1 + bytes as u64);
+        self.counters.read(1, bytes as u64);
         Ok(Some(bytes))
     }
 
@@ -217,7 +223,7 @@ mod tests {
 
     #[test]
     fn with_once_a_position_behind_the_end_is_the_end() {
-        let mut part = Part::starting(1, CutPolicy::default(), 0.5);
+        let mut part = Part::starting(1, Arc::default(), CutPolicy::default(), 0.5);
         part.start(3, None, 7, true);
         part.follow(9, true);
         assert_eq!((part.next, part.state), (7, State::Reading));
@@ -233,7 +239,7 @@ mod tests {
     #[test]
     fn paused_or_moving_partitions_are_not_silent() {
         let wait = Duration::from_secs(10);
-        let mut part = Part::starting(1, CutPolicy::default(), 0.5);
+        let mut part = Part::starting(1, Arc::default(), CutPolicy::default(), 0.5);
         part.start(0, None, 7, true);
         let Some(before) = Instant::now().checked_sub(wait * 2) else { return };
         part.moved = before;

@@ -4,6 +4,7 @@
 //! ([`super::writer`]). Invariant: nothing is read from a partition before its ledger is complete.
 
 use super::cluster::Cluster;
+use super::counters::TopicCounters;
 use super::generation::last_record;
 use super::ledger::{self as io, Loaded};
 use super::messages::{Batch, Command};
@@ -34,6 +35,8 @@ pub struct Partition {
     pub(super) generation: u32,
     /// Of this generation's ledger.
     pub(super) prefix: String,
+    /// Of its topic.
+    pub(super) counters: Arc<TopicCounters>,
     patience: Patience,
 }
 
@@ -42,7 +45,8 @@ impl Partition {
         let prefix = layout::ledger_prefix(&tp.topic, tp.partition, 1);
         let (board, of) = (shared.board.clone(), tp.clone());
         let patience = Patience { risk: Some(Arc::new(move || board.risk(&of, host::now_us() / 1000))), ..patience };
-        Self { shared, tp, generation: 1, prefix, patience }
+        let counters = shared.counters.topic(&tp.topic);
+        Self { shared, tp, generation: 1, prefix, counters, patience }
     }
 
     /// Runs until `batches` closes or the partition has to stop.

@@ -17,6 +17,7 @@ use crate::record::{TopicPartition, in_ranges};
 use crate::stage::Stage;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{Receiver, Sender};
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc::UnboundedSender;
@@ -114,6 +115,7 @@ impl Reader {
             // Lets librdkafka send the leave request and run the revocation.
             self.consumer.poll(Duration::from_millis(100), &mut |_| {});
         }
+        self.counters.vitals.rest();
         // Nobody listens any more only if the program is ending anyway.
         let _ = self.events.send(Event::Ended(result));
         false
@@ -177,7 +179,7 @@ impl Reader {
 
     fn poll(&mut self) -> Result<()> {
         let once = self.options().once;
-        let (parts, counters) = (&mut self.parts, &self.counters);
+        let parts = &mut self.parts;
         let mut full_batch: Option<TopicPartition> = None;
         let mut broken: Option<(TopicPartition, Error)> = None;
         let polled = self.consumer.poll(Duration::from_millis(50), &mut |message| {
@@ -185,8 +187,7 @@ impl Reader {
                 return;
             };
             match part.take(message, once) {
-                Ok(Some(bytes)) => {
-                    counters.read(1, bytes as u64);
+                Ok(Some(_)) => {
                     if part.policy.due(part.batch.len(), part.batch.payload_len(), Duration::ZERO) {
                         full_batch = Some(TopicPartition::new(message.topic(), message.partition()));
                     }
@@ -196,11 +197,16 @@ impl Reader {
             }
         });
         match polled {
-            Polled::Record => self.failing_since = None,
+            Polled::Record => {
+                if self.failing_since.take().is_some() {
+                    self.counters.vitals.kafka(true);
+                }
+            }
             Polled::Idle => {}
             Polled::End => self.tick(),
             Polled::OutOfRange => self.restart_out_of_range(),
             Polled::Failed(e) if e.is_unavailable() => {
+                self.counters.vitals.kafka(false);
                 if self.failing_since.is_none() {
                     tracing::warn!("{e}. Waiting; the place in the group is kept as long as the broker allows");
                     self.failing_since = Some(host::now());
@@ -232,7 +238,8 @@ impl Reader {
 
     fn starting(&self, tp: &TopicPartition, assignment: u64) -> Part {
         let options = self.options();
-        Part::starting(assignment, options.policy_of(&tp.topic), options.safety_of(&tp.topic))
+        let counters = self.counters.topic(&tp.topic);
+        Part::starting(assignment, counters, options.policy_of(&tp.topic), options.safety_of(&tp.topic))
     }
 
     /// Begins a partition anew, under a new number: its task reads the ledger again and says from where to read.
@@ -249,6 +256,8 @@ impl Reader {
     fn rebalance(&mut self, rebalance: Rebalance) {
         match rebalance {
             Rebalance::Assigned(tps) => {
+                // Without partitions nobody else finds out that the brokers are back.
+                self.counters.vitals.kafka(true);
                 for tp in tps {
                     self.assignments += 1;
                     let part = self.starting(&tp, self.assignments);
@@ -367,6 +376,7 @@ impl Reader {
     /// What time and positions alone bring about: positions that moved without records, ends, ages.
     fn tick(&mut self) {
         self.last_tick = host::now();
+        self.counters.vitals.beat();
         if self.parts.values().all(BTreeMap::is_empty)
             && !self.options().once
             && self.stage == Stage::Running
@@ -458,11 +468,14 @@ impl Reader {
             left: left(p, mean),
             expires_ms: p.expires_ms(),
         };
-        let loads = self.each().enumerate().map(load).collect();
+        let loads: Vec<_> = self.each().enumerate().map(load).collect();
+        let used = self.handed + loads.iter().map(|l| l.open).sum::<usize>();
+        self.counters.vitals.memory_used.store(used, Relaxed);
         let memory = Memory { handed: self.handed, budget: self.options().memory, full: self.full };
         let cut_bytes = self.each().map(|(_, p)| p.policy.max_bytes).max().unwrap_or(self.options().policy.max_bytes);
         let Decision { full, cut, read } = balance::decide(loads, memory, cut_bytes, self.late_by);
         self.full = full;
+        self.counters.vitals.paused.store(full, Relaxed);
         for i in cut {
             self.close(&parts[i]);
         }

@@ -3,11 +3,12 @@
 //! Owns the commit protocol's order, and the head that follows it. Recovery of a cut that was begun is in
 //! [`super::recovery`]. Invariant: a manifest is created only when every object that its intent names is durable.
 
+use super::Shared;
+use super::counters::TopicCounters;
 use super::hanging::{Hanging, LOOK};
 use super::ledger as io;
 use super::messages::{Batch, LastRecord};
 use super::partition::Partition;
-use super::{Counters, Shared};
 use crate::cut::{self, CutRange, Encoded, Group};
 use crate::error::{Error, Result};
 use crate::format::Format;
@@ -49,8 +50,8 @@ impl Writer<'_> {
         &self.partition.shared
     }
 
-    fn counters(&self) -> &Counters {
-        &self.partition.shared.counters
+    fn counters(&self) -> &TopicCounters {
+        &self.partition.counters
     }
 
     pub(super) async fn write_all(&mut self, batches: &mut UnboundedReceiver<Batch>) -> Result<()> {
@@ -79,6 +80,7 @@ impl Writer<'_> {
                 self.partition.tp, self.head.next
             )));
         }
+        let began = host::now();
         let (genesis, shared) = (self.genesis.clone(), self.shared().clone());
         let range = CutRange { from, to, cut_at_us: shared.now_us() };
         let batch = records.clone();
@@ -94,7 +96,9 @@ impl Writer<'_> {
         let intent = self.announce(intent).await?;
         let format = self.shared().options.format;
         let objects = self.create_objects(&intent, &intent.objects, format, &records, &groups).await?;
-        self.commit(&intent, objects).await
+        self.commit(&intent, objects).await?;
+        self.shared().counters.cut_took(host::since(began));
+        Ok(())
     }
 
     /// Creates the intent, after asking whether the topic is still the same one.
@@ -151,7 +155,7 @@ impl Writer<'_> {
     /// Creates one object, or finds what is there under its name. Returns what the manifest says of it and the
     /// offsets it has.
     async fn create_object(&self, planned: &IntentObject, encoded: Encoded) -> Result<(DataObject, RoaringTreemap)> {
-        let Encoded { bytes, object } = encoded;
+        let Encoded { bytes, object, tally } = encoded;
         let format = Format::of_key(&object.key).unwrap_or_default();
         let missing = planned.rows.saturating_sub(object.rows);
         let mut meta = ObjectMeta::new(format.content_type())
@@ -171,6 +175,10 @@ impl Writer<'_> {
                 head.is_some_and(|h| h.meta.get("sha256") == Some(object.sha256.as_str()))
             }
         };
+        if ours {
+            // Here and not where it is encoded: a cut that another archiver took is encoded for nothing.
+            self.shared().counters.decoded(&tally);
+        }
         if ours && missing == 0 {
             self.counters().object(object.size);
             return Ok((object, decode_offsets(&planned.offsets)?));
@@ -259,9 +267,7 @@ impl Writer<'_> {
                 1 => format!("offsets {from}..{to}"),
                 _ => format!("{offsets} offsets between {from} and {to}, in {ranges} ranges,"),
             };
-            if kind.is_loss() {
-                self.counters().lost(offsets);
-            }
+            self.counters().gap(kind, offsets);
             if kind == GapKind::Unknown {
                 tracing::error!(
                     "{tp}: {what} were deleted by retention before they were archived. Whether all of them were records is \

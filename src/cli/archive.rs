@@ -2,6 +2,7 @@
 
 use super::args::{ArchiveArgs, KafkaArgs, StoreCreateArg, bytes, cut_age, cut_bytes, duration, share};
 use super::config::Config;
+use super::listen::ListenArgs;
 use super::output::{self, Output, OutputArgs};
 use super::progress::{Progress, human_bytes};
 use super::{signals, text};
@@ -11,6 +12,7 @@ use crate::cut::CutPolicy;
 use crate::error::{Error, Result};
 use crate::format::{Compression, Format};
 use crate::kafka::Connection;
+use crate::store::{Measured, Requests};
 use crate::topics::TopicSettings;
 use clap::ValueEnum;
 use std::sync::Arc;
@@ -113,6 +115,8 @@ pub struct Args {
     #[arg(long, default_value = "20s", value_parser = duration, value_name = "DURATION", env = "DLQ_ARCHIVER_GRACE", help_heading = "Patience")]
     grace: Duration,
 
+    #[command(flatten)]
+    listen: ListenArgs,
     #[command(flatten)]
     output: OutputArgs,
     #[command(flatten)]
@@ -246,12 +250,14 @@ fn parse_from(text: &str) -> Result<From> {
 
 pub async fn run(args: Args, config: &Config) -> Result<u8> {
     let (options, connection) = args.prepare(config)?;
+    args.store.check()?;
+    let (counters, requests) = (Arc::new(Counters::default()), Requests::default());
+    let _server = args.listen.start(&counters, &requests, &options).await?;
     let cluster = Arc::new(Kafka::new(connection)?);
     // A mistyped topic leaves no folder behind.
     archive::describe(&options, &*cluster).await?;
-    let store = args.store.open(true).await?;
+    let store = Arc::new(Measured::new(args.store.open(true).await?, requests));
     let stage = signals::shutdown(args.grace)?;
-    let counters = Arc::new(Counters::default());
     let show = tokio::spawn(show_progress(counters.clone()));
     let outcome = archive::run_on(options, store, cluster, Arc::new(config.tables()), counters, stage).await;
     show.abort();

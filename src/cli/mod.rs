@@ -12,6 +12,7 @@ mod demo;
 mod event;
 mod filter;
 mod list;
+mod listen;
 mod logging;
 mod output;
 mod paint;

@@ -115,6 +115,18 @@ pub enum GapKind {
 }
 
 impl GapKind {
+    pub const ALL: [Self; 4] = [Self::Lost, Self::Expired, Self::Compacted, Self::Unknown];
+
+    /// As documents have it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Lost => "lost",
+            Self::Expired => "expired",
+            Self::Compacted => "compacted",
+            Self::Unknown => "unknown",
+        }
+    }
+
     /// Whether records are (or may be) gone that the archive should have had.
     pub fn is_loss(self) -> bool {
         !matches!(self, Self::Compacted)

@@ -5,6 +5,7 @@
 //! so no code above it can do either.
 
 mod folder;
+pub mod measured;
 mod memory;
 mod s3;
 mod url;
@@ -21,6 +22,7 @@ use bytes::Bytes;
 use crate::error::{Error, Result};
 
 pub use folder::FolderStore;
+pub use measured::{Measured, Requests};
 pub use memory::MemoryStore;
 pub use s3::S3Store;
 

@@ -47,8 +47,8 @@ ARCHIVE = [
         "        }\n")]),
     ("no empty objects in recovery", [(
         "src/archive/writer.rs",
-        "        let Encoded { bytes, object } = encoded;\n",
-        "        let Encoded { bytes, object } = encoded;\n        if object.rows == 0 {\n"
+        "        let Encoded { bytes, object, tally } = encoded;\n",
+        "        let Encoded { bytes, object, tally } = encoded;\n        if object.rows == 0 {\n"
         "            return Ok((object, RoaringTreemap::new()));\n        }\n")]),
     ("\"exists\" ignored", [(
         "src/archive/writer.rs",
