@@ -143,12 +143,12 @@ def quota(client, rate):
 
 def backlog_over_deadlines():
     """Four partitions with different deadlines, read slower than they expire: in their order, and lost as was said."""
-    each, size, retention, client = 25_000, 1000, 120_000, f"slow-{e2e.RUN}"
+    each, size, retention, client = 25_000, 4000, 120_000, f"slow-{e2e.RUN}"
     topic = create("late-dlq", 4, retention_ms=-1, segment_bytes=1 << 20)
     producer = confluent_kafka.Producer({"bootstrap.servers": e2e.BROKERS, "linger.ms": 20, "queue.buffering.max.kbytes": 32 << 10})
     # Seconds from the start on until the first goes, and until the last does.
     expiry = {0: (220, 240), 1: (100, 120), 2: (175, 195), 3: (135, 155)}
-    start = time.time() + 12
+    start = time.time() + 40
     value = os.urandom(size)
     for i in range(each):
         for partition, (first, last) in expiry.items():
@@ -161,11 +161,11 @@ def backlog_over_deadlines():
                     producer.poll(0.1)
     if producer.flush(60):
         e2e.fail("not all was produced")
-    quota(client, 200_000)
+    quota(client, 1_000_000)
     alter(topic, retention_ms=retention)
     time.sleep(max(0, start - time.time()))
     archiver = Archiver(
-        *["--topic", topic, "--archive", e2e.archive_url("late"), "--once", "-o", "json", "--cut-bytes", "4MiB"],
+        *["--topic", topic, "--archive", e2e.archive_url("late"), "--once", "-o", "json", "--cut-bytes", "16MiB"],
         *["-X", f"client.id={client}", "-X", "fetch.message.max.bytes=262144"],
     )
     while archiver.process.poll() is None:
