@@ -35,7 +35,7 @@ pub(super) fn find(connection: &Connection, said: &str) -> Option<String> {
     } else if has("mechanism handshake failed") && has("not valid in current sasl state") {
         let without = if tls { "SSL" } else { "PLAINTEXT" };
         format!("{broker} takes no SASL on this port, and {now}: set {without}, or use the port of its SASL listener")
-    } else if has("mechanism handshake failed") {
+    } else if has("unsupported sasl mechanism") {
         let takes = why.split_once("supported mechanisms: ").map_or(why, |(_, mechanisms)| mechanisms);
         format!("{broker} does not take the SASL mechanism that is set: set sasl.mechanism to one of {takes}")
     } else if has("sasl authentication error") {
@@ -206,6 +206,9 @@ mod tests {
             "ssl://127.0.0.1:1/bootstrap: SSL handshake failed: Disconnected: connecting to a PLAINTEXT broker listener?",
             "Failed to retrieve OIDC token from \"http://127.0.0.1:1\": Could not connect to server (-1)",
             "Failed to retrieve OIDC token from \"http://127.0.0.1:1\": overloaded (503)",
+            // It went away meanwhile.
+            "sasl_ssl://k:1/1: SASL PLAIN mechanism handshake failed: Local: Broker transport failure: broker's supported \
+             mechanisms: (n/a) (after 0ms in state DOWN)",
             "1/1 brokers are down",
             "",
         ] {
