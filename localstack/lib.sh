@@ -90,7 +90,7 @@ port_taken() { (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null; }
 
 # What an instance keeps for its life, each a variable. *_NOW are those that clients use.
 S3_INNER_PORTS=(MASTER_PORT MASTER_GRPC VOLUME_PORT VOLUME_GRPC FILER_PORT FILER_GRPC S3_GRPC ADMIN_PORT ADMIN_GRPC)
-ALL_PORTS=(KAFKA_PORT_NOW CONTROLLER_PORT S3_PORT_NOW "${S3_INNER_PORTS[@]}")
+ALL_PORTS=(KAFKA_PORT_NOW CONTROLLER_PORT KAFKA_SASL_PORT KAFKA_MTLS_PORT S3_PORT_NOW "${S3_INNER_PORTS[@]}")
 
 load_ports() {
   local name

@@ -5,6 +5,8 @@
 set -euo pipefail
 # shellcheck source=SCRIPTDIR/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+# shellcheck source=SCRIPTDIR/tls.sh
+source "$HERE/tls.sh"
 
 TIMEOUT=${LOCALSTACK_TIMEOUT:-120} # seconds for a service to answer
 KAFKA_KEY=$(sha256sum <"$HERE/kafka/pom.xml" | cut -c1-12)
@@ -50,6 +52,8 @@ require_tools() {
     [[ $version =~ ^([0-9]+) ]] && ((BASH_REMATCH[1] >= 17)) ||
       missing+=("Java is too old (${version:-unknown}, at $JAVA): install 17 or later (Debian: apt-get install openjdk-17-jdk-headless)")
   fi
+  command -v openssl >/dev/null ||
+    missing+=("openssl is missing, it makes certificates for Kafka's TLS listeners: install it (Debian: apt-get install openssl)")
   if [[ ! -d $KAFKA_LIB ]] && ! command -v mvn >/dev/null; then
     missing+=("Maven is missing, it downloads Kafka's jars: install it (Debian: apt-get install maven)")
   fi
@@ -109,7 +113,7 @@ choose_ports() {
   local name
   if [[ $KAFKA_STATE == up ]]; then
     refuse_other_port "${KAFKA_PORT:-}" "$KAFKA_PORT_NOW" KAFKA_PORT
-    TAKEN+="$KAFKA_PORT_NOW $CONTROLLER_PORT "
+    TAKEN+="$KAFKA_PORT_NOW $CONTROLLER_PORT $KAFKA_SASL_PORT $KAFKA_MTLS_PORT "
   fi
   if [[ $S3_STATE == up ]]; then
     refuse_other_port "${S3_PORT:-}" "$S3_PORT_NOW" S3_PORT
@@ -118,7 +122,11 @@ choose_ports() {
   fi
   if [[ $KAFKA_STATE != up ]]; then pick_public_port KAFKA_PORT_NOW "${KAFKA_PORT:-}" KAFKA_PORT 19092; fi
   if [[ $S3_STATE != up ]]; then pick_public_port S3_PORT_NOW "${S3_PORT:-}" S3_PORT 19000; fi
-  if [[ $KAFKA_STATE != up ]]; then pick_port CONTROLLER_PORT 19192; fi
+  if [[ $KAFKA_STATE != up ]]; then
+    pick_port CONTROLLER_PORT 19192
+    pick_port KAFKA_SASL_PORT 19392
+    pick_port KAFKA_MTLS_PORT 19492
+  fi
   if [[ $S3_STATE != up ]]; then
     for name in "${S3_INNER_PORTS[@]}"; do pick_port "$name" 19200; done
   fi
@@ -214,10 +222,10 @@ kafka_properties() {
   cat <<PROPERTIES
 process.roles=broker,controller
 node.id=1
-listeners=PLAINTEXT://127.0.0.1:$KAFKA_PORT_NOW,CONTROLLER://127.0.0.1:$CONTROLLER_PORT
+listeners=PLAINTEXT://127.0.0.1:$KAFKA_PORT_NOW,CONTROLLER://127.0.0.1:$CONTROLLER_PORT,SASL_SSL://127.0.0.1:$KAFKA_SASL_PORT,MTLS://127.0.0.1:$KAFKA_MTLS_PORT
 controller.listener.names=CONTROLLER
 controller.quorum.voters=1@127.0.0.1:$CONTROLLER_PORT
-listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SASL_SSL:SASL_SSL,MTLS:SSL
 log.dirs=$RUN/kafka/data
 offsets.topic.replication.factor=1
 transaction.state.log.replication.factor=1
@@ -231,6 +239,7 @@ message.max.bytes=10485760
 # Retention acts within a second of its deadline, so that it can be tested.
 log.retention.check.interval.ms=1000
 PROPERTIES
+  tls_properties
   kafka_extra # last, so that it overrides
 }
 
@@ -239,17 +248,19 @@ start_kafka() {
   mkdir -p "$RUN/kafka"
   extra=$(kafka_extra)
   printf '%s\n' "$extra" >"$RUN/kafka/extra.properties"
+  ensure_certificates
   kafka_properties >"$RUN/kafka/server.properties"
   if [[ ! -f $RUN/kafka/formatted ]]; then
     rm -rf "$RUN/kafka/data" # of a format that was cut short
     id=$(head -c 16 /dev/urandom | base64 | tr '+/' '-_' | cut -c1-22)
     id=${id/#-/A} # it is an argument, so it must not look like an option
     "$JAVA" -cp "$KAFKA_LIB/*" kafka.tools.StorageTool format -t "$id" -c "$RUN/kafka/server.properties" \
+      --add-scram "$(scram SCRAM-SHA-512 "$KAFKA_USER")" --add-scram "$(scram SCRAM-SHA-256 "$KAFKA_USER")" \
       >"$LOGS/kafka-format.log" 2>&1 9<&- || {
       log_tail "$LOGS/kafka-format.log"
       die "Kafka's storage could not be formatted"
     }
-    touch "$RUN/kafka/formatted"
+    touch "$RUN/kafka/user" "$RUN/kafka/formatted"
   fi
   launch kafka "$RUN/kafka" "$JAVA" -Xmx1g -XX:+ExitOnOutOfMemoryError \
     "-Dlog4j2.configurationFile=$HERE/kafka/log4j2.properties" \
@@ -324,7 +335,8 @@ ensure_writable() {
 write_env() {
   local classpath
   printf -v classpath %q "$KAFKA_LIB/*"
-  cat >"$RUN/env.part" <<ENV
+  if [[ -n $KAFKA_SASL_PORT && -d $KAFKA_TLS ]]; then write_client_properties; fi
+  cat - <(tls_env) >"$RUN/env.part" <<ENV
 export DLQ_ARCHIVER_BROKERS=127.0.0.1:$KAFKA_PORT_NOW
 export AWS_ENDPOINT_URL=http://127.0.0.1:$S3_PORT_NOW
 export AWS_ACCESS_KEY_ID=$ACCESS_KEY
@@ -340,6 +352,7 @@ summary() {
   cat <<SUMMARY
 
   Kafka   127.0.0.1:$KAFKA_PORT_NOW   (pid $(service_pid kafka))
+          SASL_SSL ${KAFKA_SASL_PORT:-none}, mutual TLS ${KAFKA_MTLS_PORT:-none}, files for --kafka-config in $KAFKA_TLS
   S3      http://127.0.0.1:$S3_PORT_NOW   (pid $(service_pid s3))
           bucket $BUCKET, key $ACCESS_KEY, secret $SECRET_KEY, region us-east-1
   Logs    $LOGS
@@ -376,7 +389,7 @@ if [[ $KAFKA_STATE == up ]] && [[ $(kafka_extra) != "$(cat "$RUN/kafka/extra.pro
 fi
 choose_ports
 
-if [[ $KAFKA_STATE == up && $S3_STATE == up ]]; then
+if [[ $KAFKA_STATE == up && $S3_STATE == up && (-z $KAFKA_SASL_PORT || -f $RUN/kafka/user) ]]; then
   ensure_bucket
   write_env
   say "already up"
@@ -398,6 +411,7 @@ wait_for s3
 ensure_writable
 ensure_bucket
 wait_for kafka
+if [[ -n $KAFKA_SASL_PORT ]]; then ensure_scram_user; fi
 write_env
 trap - EXIT # they are up, whatever becomes of what is printed
 say "up, after $((SECONDS - START)) s"

@@ -14,7 +14,9 @@ step() { # NAME COMMAND...
 skip() { printf 'lint: %s: SKIPPED, %s\n' "$1" "$2"; }
 
 step rustfmt cargo fmt --check
-step clippy cargo clippy --release --locked --quiet --all-targets -- -D warnings
+features=()
+if command -v cmake >/dev/null; then features=(--all-features); fi
+step clippy cargo clippy --release --locked --quiet --all-targets "${features[@]}" -- -D warnings
 if command -v cargo-deny >/dev/null; then
   step 'licences, bans, sources' cargo deny --log-level error check licenses bans sources
   if cargo deny --log-level off fetch db >/dev/null 2>&1; then

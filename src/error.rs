@@ -76,10 +76,26 @@ impl Error {
     }
 }
 
-/// The candidate with the longest common start, if that is most of the name.
+/// The candidate with the longest common start, if that is most of the name; else one that two mistakes make of it.
 fn nearest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let candidates: Vec<&str> = candidates.into_iter().collect();
     let common = |c: &str| name.bytes().zip(c.bytes()).take_while(|(a, b)| a.eq_ignore_ascii_case(b)).count();
-    candidates.into_iter().max_by_key(|c| common(c)).filter(|c| common(c) * 2 > name.len())
+    let begins = candidates.iter().max_by_key(|c| common(c)).filter(|c| common(c) * 2 > name.len());
+    let mistaken = || candidates.iter().filter(|_| name.len() > 5).find(|c| mistakes(name, c) <= 2);
+    begins.or_else(mistaken).copied()
+}
+
+/// How many characters have to be put in, left out or replaced to make one of the other.
+fn mistakes(a: &str, b: &str) -> usize {
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.bytes().enumerate() {
+        let mut before = std::mem::replace(&mut row[0], i + 1);
+        for (j, y) in b.bytes().enumerate() {
+            let cost = (before + usize::from(x != y)).min(row[j] + 1).min(row[j + 1] + 1);
+            before = std::mem::replace(&mut row[j + 1], cost);
+        }
+    }
+    row[b.len()]
 }
 
 /// `; did you mean "orders-dlq"?`, or nothing where no candidate is near.
@@ -120,6 +136,9 @@ mod tests {
     fn a_near_name_is_told_and_a_far_one_is_not() {
         assert_eq!(did_you_mean("orders-dlt", ["a", "orders-dlq"]), "; did you mean \"orders-dlq\"?");
         assert_eq!(did_you_mean("x", ["orders-dlq"]), "");
+        assert_eq!(did_you_mean("oders-dlq", ["orders-dlq"]), "; did you mean \"orders-dlq\"?");
+        assert_eq!(did_you_mean("abc", ["abd", "xbc"]), "; did you mean \"abd\"?");
+        assert_eq!(mistakes("kitten", "sitting"), 3);
     }
 
     #[test]

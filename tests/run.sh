@@ -48,9 +48,13 @@ limit=()
 if timeout --version >/dev/null 2>&1; then limit=(timeout --foreground --verbose --signal=ABRT --kill-after=10 1200); fi
 runner=$(printf '"%s", ' "${limit[@]:-env}")
 
+# With all features, where there is what they need.
+features=()
+if command -v cmake >/dev/null; then features=(--all-features); fi
+
 # Every failure is told, not only the first.
 failed=0
-cargo test --release --no-fail-fast --config "target.'cfg(all())'.runner = [${runner%, }]" "$@" || failed=1
+cargo test --release "${features[@]}" --no-fail-fast --config "target.'cfg(all())'.runner = [${runner%, }]" "$@" || failed=1
 if (($# == 0)); then
   target=$(cargo metadata --format-version 1 --no-deps | python3 -c 'import json, sys; print(json.load(sys.stdin)["target_directory"])')
   export DLQ_ARCHIVER_BIN=$target/release/dlq-archiver PRODUCE_BIN=$target/release/examples/produce

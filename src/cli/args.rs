@@ -90,11 +90,19 @@ pub struct KafkaArgs {
     #[arg(short, long, env = "DLQ_ARCHIVER_BROKERS", value_name = "HOST:PORT")]
     pub brokers: Option<String>,
 
+    /// What brokers know this client by, in their quotas and logs [default: dlq-archiver]
+    #[arg(long, env = "DLQ_ARCHIVER_CLIENT_ID", value_name = "NAME")]
+    pub client_id: Option<String>,
+
+    /// The rack (zone) this runs in: brokers let it read from a replica there
+    #[arg(long, env = "DLQ_ARCHIVER_CLIENT_RACK", value_name = "RACK")]
+    pub client_rack: Option<String>,
+
     /// A librdkafka property, as kcat takes it; repeatable
     #[arg(short = 'X', value_name = "KEY=VALUE")]
     pub property: Vec<String>,
 
-    /// A .properties file of librdkafka properties (security.protocol, sasl.username, ...)
+    /// A .properties file of librdkafka's properties (security.protocol, sasl.username, ...) or the Java client's
     #[arg(long, env = "DLQ_ARCHIVER_KAFKA_CONFIG", value_name = "FILE")]
     pub kafka_config: Option<PathBuf>,
 }
@@ -116,6 +124,11 @@ impl KafkaArgs {
         if let Some(path) = &self.kafka_config {
             connection.read_properties(path)?;
         }
+        for (key, value) in [("client.id", &self.client_id), ("client.rack", &self.client_rack)] {
+            if let Some(value) = value {
+                connection.set(key, value)?;
+            }
+        }
         for property in &self.property {
             // Not repeated: it may be a password.
             let (key, value) = property.split_once('=').ok_or_else(|| {
@@ -127,6 +140,7 @@ impl KafkaArgs {
             return Err(Error::config("no brokers: give --brokers HOST:PORT (or set DLQ_ARCHIVER_BROKERS)"));
         }
         connection.check_brokers()?;
+        connection.check_security()?;
         Ok(connection)
     }
 }

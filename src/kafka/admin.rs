@@ -2,10 +2,11 @@
 //!
 //! Every call blocks for at most its timeout; call from a blocking thread.
 
-use super::consumer::Context;
-use super::{Connection, Consumer, error};
+use super::consumer::{Context, Polled};
+use super::{Connection, Consumer, error, refusal};
 use crate::error::{Error, Result, did_you_mean};
 use crate::record::TopicPartition;
+use rdkafka::config::ClientConfig;
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::error::RDKafkaErrorCode as Code;
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
@@ -25,6 +26,7 @@ pub struct TopicInfo {
 /// A client that only asks.
 pub struct Admin {
     consumer: Consumer,
+    connection: Connection,
     brokers: String,
     /// It was said that the brokers do not tell topic ids.
     told_no_ids: AtomicBool,
@@ -53,17 +55,22 @@ impl Admin {
 
     /// One whose [`Admin::watermarks`] go to the log end, records of open transactions included.
     pub fn read_uncommitted(connection: &Connection) -> Result<Self> {
-        Ok(Self {
-            consumer: Consumer::read_uncommitted(connection, "dlq-archiver-admin")?,
-            brokers: connection.brokers().to_owned(),
-            told_no_ids: AtomicBool::new(false),
-        })
+        let mut config = connection.consumer_config("dlq-archiver-admin");
+        config.set("isolation.level", "read_uncommitted");
+        Self::of(connection, config)
     }
 
     /// One that can tell what `group` has committed. It does not join the group.
     pub fn of_group(connection: &Connection, group: &str) -> Result<Self> {
+        Self::of(connection, connection.consumer_config(group))
+    }
+
+    fn of(connection: &Connection, mut config: ClientConfig) -> Result<Self> {
+        // That a broker closes connections is told, too: it may be why it does not answer.
+        config.set("log.connection.close", "true");
         Ok(Self {
-            consumer: Consumer::new(connection, group)?,
+            consumer: Consumer::of(config)?,
+            connection: connection.clone(),
             brokers: connection.brokers().to_owned(),
             told_no_ids: AtomicBool::new(false),
         })
@@ -87,35 +94,33 @@ impl Admin {
     ///
     /// # Errors
     /// [`crate::Kind::Unavailable`] with what the connection said, if none does within `timeout`;
-    /// [`crate::Kind::Config`] if one refuses.
+    /// [`crate::Kind::Config`] if one refuses, twice.
     pub fn wait(&self, timeout: Duration) -> Result<()> {
         let deadline = Instant::now() + timeout;
+        let mut attempts = 0;
         loop {
-            let step = Duration::from_secs(5).min(deadline.saturating_duration_since(Instant::now()));
-            match self.client().fetch_metadata(Some("__dlq_archiver_probe"), step.max(Duration::from_millis(100))) {
-                Ok(_) => return Ok(()),
-                Err(e) => {
-                    // Serves what the connections said; asking alone does not.
-                    self.consumer.poll(Duration::from_millis(50), |_| {});
-                    let e = self.error("no broker answers", &e);
-                    let refused =
-                        e.kind() == crate::Kind::Config || self.consumer.last_error().is_some_and(|t| is_refusal(&t));
-                    if refused {
-                        return Err(Error::config(format!(
-                            "{}. Check the security settings (-X, --kafka-config)",
-                            e.message()
-                        )));
-                    }
-                    if Instant::now() >= deadline {
-                        return Err(Error::unavailable(format!(
-                            "{}. Check --brokers and whether they run (waited {} s, --start-timeout)",
-                            e.message(),
-                            timeout.as_secs()
-                        )));
-                    }
-                    std::thread::sleep(Duration::from_millis(200));
+            attempts += 1;
+            let step = Duration::from_secs(if attempts < 4 { 1 } else { 5 });
+            let step = step.min(deadline.saturating_duration_since(Instant::now())).max(Duration::from_millis(100));
+            let Err(e) = self.client().fetch_metadata(Some("__dlq_archiver_probe"), step) else { return Ok(()) };
+            // Serves what the connections said; asking alone does not.
+            while matches!(self.consumer.poll(Duration::from_millis(50), |_| {}), Polled::Failed(_)) {}
+            let over = Instant::now() >= deadline;
+            // Another broker may answer, or this one once it has read who its users are.
+            if attempts > 1 || over {
+                let said = self.consumer.last_error();
+                if let Some(refusal) = said.and_then(|said| refusal::find(&self.connection, &said)) {
+                    return Err(Error::config(refusal));
                 }
             }
+            if over {
+                return Err(Error::unavailable(format!(
+                    "{}. Check --brokers and whether they run (waited {} s, --start-timeout)",
+                    self.error("no broker answers", &e).message(),
+                    timeout.as_secs()
+                )));
+            }
+            std::thread::sleep(Duration::from_millis(200));
         }
     }
 
@@ -304,14 +309,6 @@ pub fn pattern(text: &str) -> Result<regex::Regex> {
 
 fn is_no_topic(code: Code) -> bool {
     matches!(code, Code::UnknownTopicOrPartition | Code::UnknownTopic)
-}
-
-/// What a broker or TLS says when settings, not patience, are missing.
-fn is_refusal(text: &str) -> bool {
-    let text = text.to_ascii_lowercase();
-    ["authentication", "ssl handshake failed", "sasl", "certificate", "failed to verify"]
-        .iter()
-        .any(|t| text.contains(t))
 }
 
 /// Asks one broker. The controller, whom librdkafka asks otherwise, is none that every broker names.

@@ -99,16 +99,6 @@ impl Consumer {
         Self::of(connection.consumer_config(group))
     }
 
-    /// One that sees records of open and aborted transactions too: to ask for offsets, never to archive.
-    ///
-    /// # Errors
-    /// As [`Consumer::new`].
-    pub(super) fn read_uncommitted(connection: &Connection, group: &str) -> Result<Self> {
-        let mut config = connection.consumer_config(group);
-        config.set("isolation.level", "read_uncommitted");
-        Self::of(config)
-    }
-
     pub(super) fn of(config: ClientConfig) -> Result<Self> {
         let inner = config.create_with_context(Context::default()).map_err(|e| {
             Error::config(format!("cannot set up the Kafka consumer: {e}. Check -X and --kafka-config"))

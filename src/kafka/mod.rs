@@ -5,6 +5,7 @@
 //! Invariant: what is read or written are the record's bytes, header names that are not UTF-8 or hold NUL included.
 
 mod admin;
+mod certificate;
 mod consumer;
 mod limits;
 mod logs;
@@ -12,7 +13,9 @@ pub mod memory;
 mod message;
 mod mock;
 mod producer;
+mod properties;
 mod range;
+mod refusal;
 
 pub use admin::{Admin, TopicId, TopicInfo, pattern};
 pub use consumer::{Consumer, Polled, Rebalance};
@@ -30,30 +33,15 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Mutex;
 
-/// How to reach the brokers: the configuration file, then `--brokers`, then `--kafka-config`, then `-X`, later ones winning.
+/// How to reach the brokers: the configuration file, then `--brokers`, then `--kafka-config`, then `--client-id` and
+/// `--client-rack`, then `-X`, later ones winning.
 #[derive(Clone, Default)]
 pub struct Connection {
     /// Each with what it is told as.
     properties: Vec<(String, String, String)>,
 }
 
-/// Properties that the archive's exactness hangs on.
-const FIXED: &[&str] = &[
-    "enable.auto.commit",
-    "enable.auto.offset.store",
-    "auto.offset.reset",
-    "enable.partition.eof",
-    "isolation.level",
-    "group.protocol",
-    "partition.assignment.strategy",
-    "group.id",
-    "transactional.id",
-    "enable.idempotence",
-];
-
-/// Properties that name a file which has to be there.
-const FILES: &[&str] =
-    &["ssl.ca.location", "ssl.certificate.location", "ssl.key.location", "ssl.keystore.location", "ssl.crl.location"];
+const UNSECURED: &str = "enable.sasl.oauthbearer.unsecure.jwt";
 
 impl Connection {
     pub fn new(brokers: &str) -> Self {
@@ -100,7 +88,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Sets one librdkafka property, as kcat's `-X` does.
+    /// Sets one property, by librdkafka's name as kcat's `-X` does, or by the Java client's.
     ///
     /// # Errors
     /// [`crate::Kind::Config`] for a property that this program has to set itself, or that librdkafka does not know.
@@ -113,24 +101,49 @@ impl Connection {
     /// # Errors
     /// As [`Self::set`].
     pub fn set_from(&mut self, place: &str, key: &str, value: &str) -> Result<()> {
-        let key = match key {
-            "metadata.broker.list" => "bootstrap.servers",
-            other => other,
-        };
-        if FIXED.contains(&key) {
-            return Err(Error::config(format!("{place}{key} cannot be set: the archive's exactness depends on it")));
-        }
-        let mut probe = ClientConfig::new();
-        probe.set(key, value);
-        if let Err(KafkaError::ClientConfig(_, desc, ..)) = probe.create_native_config() {
-            return Err(Error::config(format!("{place}{key}: {}", desc.trim())));
-        }
-        // librdkafka says of it only that TLS cannot be set up.
-        if FILES.contains(&key) && !["", "probe"].contains(&value) && !Path::new(value).exists() {
-            return Err(Error::config(format!("{place}{key}: the file {value} does not exist")));
-        }
-        self.properties.push((key.to_owned(), value.to_owned(), place.trim_end_matches([' ', ':']).to_owned()));
+        let translated = properties::translate(key, value);
+        let translated = translated.map_err(|e| Error::config(format!("{place}{}", e.message())))?;
+        let place = place.trim_end_matches([' ', ':']);
+        self.properties.extend(translated.into_iter().map(|(key, value)| (key, value, place.to_owned())));
         Ok(())
+    }
+
+    /// That the settings of security are whole, as far as it can be said without a broker.
+    ///
+    /// # Errors
+    /// [`crate::Kind::Config`] with what is missing.
+    pub fn check_security(&self) -> Result<()> {
+        for (this, other) in
+            [("ssl.certificate.location", "ssl.key.location"), ("ssl.key.location", "ssl.certificate.location")]
+        {
+            let other_too = [other.to_owned(), other.replace("location", "pem")];
+            if self.get(this).is_some() && !other_too.iter().any(|key| self.get(key).is_some()) {
+                return Err(Error::config(format!("{this} is set: set {other} too (one PEM file may be both)")));
+            }
+        }
+        if !self.protocol().starts_with("SASL_") {
+            return Ok(());
+        }
+        let is = |key: &str, value: &str| self.get(key).is_some_and(|set| set.eq_ignore_ascii_case(value));
+        let missing = match self.get("sasl.mechanism").unwrap_or("GSSAPI").to_ascii_uppercase().as_str() {
+            "GSSAPI" => {
+                "security.protocol asks for SASL: set sasl.mechanism to SCRAM-SHA-512, SCRAM-SHA-256, PLAIN or OAUTHBEARER; \
+                 GSSAPI, Kerberos, is not built in"
+            }
+            "OAUTHBEARER" if is("sasl.oauthbearer.method", "oidc") || is(UNSECURED, "true") => return Ok(()),
+            "OAUTHBEARER" => {
+                "sasl.mechanism=OAUTHBEARER: set sasl.oauthbearer.method=oidc, sasl.oauthbearer.token.endpoint.url, \
+                 sasl.oauthbearer.client.id and sasl.oauthbearer.client.secret"
+            }
+            _ if ["sasl.username", "sasl.password"].iter().all(|key| self.get(key).is_some()) => return Ok(()),
+            _ => "security.protocol asks for SASL: set sasl.username and sasl.password",
+        };
+        Err(Error::config(format!("{missing}. Properties go into --kafka-config, or behind -X")))
+    }
+
+    /// PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL.
+    fn protocol(&self) -> String {
+        self.get("security.protocol").unwrap_or("PLAINTEXT").to_ascii_uppercase()
     }
 
     /// Reads a `.properties` file as kcat and the Java tools have it: `key=value` lines, `#` comments.
@@ -164,8 +177,21 @@ impl Connection {
             .set("log.connection.close", "false")
             .set("reconnect.backoff.max.ms", "5000")
             .set_log_level(RDKafkaLogLevel::Info);
+        // OpenSSL is built in, so that it does not know where this system has its certificates, unless it is told by these.
+        if ["SSL_CERT_FILE", "SSL_CERT_DIR"].iter().all(|name| std::env::var_os(name).is_none()) {
+            config.set("ssl.ca.location", "probe");
+            if cfg!(feature = "oidc") {
+                config.set("https.ca.location", "probe");
+            }
+        }
         for (key, value, _) in &self.properties {
-            config.set(key, value);
+            // librdkafka takes one of the two.
+            match key.as_str() {
+                "ssl.ca.pem" => config.remove("ssl.ca.location"),
+                "https.ca.pem" => config.remove("https.ca.location"),
+                _ => &mut config,
+            }
+            .set(key, value);
         }
         config
     }
@@ -222,7 +248,16 @@ impl LastError {
     fn set(&self, text: &str) {
         // "[thrd:...]: " prefixes are for librdkafka's developers.
         let text = text.strip_prefix("[thrd:").and_then(|t| t.split_once("]: ")).map_or(text, |(_, t)| t);
-        *self.0.lock().unwrap_or_else(|e| e.into_inner()) = Some(text.to_owned());
+        // It says only that each failed; why, was told before.
+        if text.ends_with("brokers are down") {
+            return;
+        }
+        let mut last = self.0.lock().unwrap_or_else(|e| e.into_inner());
+        // The same of a token, whose endpoint's answer was told before.
+        let told = last.as_deref().is_some_and(|told| told.starts_with("Failed to retrieve"));
+        if !(told && text.starts_with("Failed to acquire SASL OAUTHBEARER token")) {
+            *last = Some(text.to_owned());
+        }
     }
     fn get(&self) -> Option<String> {
         self.0.lock().unwrap_or_else(|e| e.into_inner()).clone()
@@ -231,7 +266,8 @@ impl LastError {
 
 fn log(level: RDKafkaLogLevel, facility: &str, message: &str, last: &LastError) {
     use RDKafkaLogLevel as L;
-    if matches!(level, L::Emerg | L::Alert | L::Critical | L::Error) {
+    // FAIL: of a connection; of a lower level where the broker closed it.
+    if facility == "FAIL" || matches!(level, L::Emerg | L::Alert | L::Critical | L::Error) {
         last.set(message);
     }
     match level {
@@ -246,9 +282,16 @@ fn log(level: RDKafkaLogLevel, facility: &str, message: &str, last: &LastError) 
 fn error(doing: &str, e: &KafkaError, last: Option<String>) -> Error {
     let code = e.rdkafka_error_code();
     let detail = match (&last, code) {
-        (Some(last), Some(Code::BrokerTransportFailure | Code::AllBrokersDown | Code::OperationTimedOut)) => {
-            last.clone()
-        }
+        (
+            Some(last),
+            Some(
+                Code::BrokerTransportFailure
+                | Code::AllBrokersDown
+                | Code::OperationTimedOut
+                | Code::Authentication
+                | Code::SSL,
+            ),
+        ) => last.clone(),
         (_, Some(code)) => code.to_string(),
         _ => e.to_string(),
     };
@@ -256,20 +299,15 @@ fn error(doing: &str, e: &KafkaError, last: Option<String>) -> Error {
 }
 
 fn classify(doing: &str, code: Option<Code>, detail: &str) -> Error {
+    let lacks = |acl: &str| Error::config(format!("{doing}: {detail}. The user lacks an ACL: {acl}"));
     match code {
         Some(Code::Fenced | Code::ProducerFenced | Code::InvalidProducerEpoch) => {
             Error::fenced(format!("{doing}: {detail} (another process took over)"))
         }
-        Some(
-            Code::SaslAuthenticationFailed
-            | Code::TopicAuthorizationFailed
-            | Code::GroupAuthorizationFailed
-            | Code::ClusterAuthorizationFailed
-            | Code::TransactionalIdAuthorizationFailed
-            | Code::Authentication
-            | Code::UnsupportedSASLMechanism
-            | Code::SSL,
-        ) => Error::config(format!("{doing}: {detail}. Check the security settings (-X, --kafka-config) and the ACLs")),
+        Some(Code::TopicAuthorizationFailed) => lacks("Read and Describe on the topic (a restore: Write and Describe)"),
+        Some(Code::GroupAuthorizationFailed) => lacks("Read on the consumer group"),
+        Some(Code::TransactionalIdAuthorizationFailed) => lacks("Write and Describe on the transactional id"),
+        Some(Code::ClusterAuthorizationFailed) => lacks("this operation on the cluster"),
         Some(Code::UnknownTopicOrPartition | Code::UnknownTopic | Code::UnknownPartition | Code::InvalidTopic) => {
             Error::config(format!("{doing}: {detail}"))
         }
@@ -297,7 +335,13 @@ fn classify(doing: &str, code: Option<Code>, detail: &str) -> Error {
             | Code::FencedLeaderEpoch
             | Code::UnknownLeaderEpoch
             | Code::ConcurrentTransactions
-            | Code::TransactionCoordinatorFenced,
+            | Code::TransactionCoordinatorFenced
+            // Before the first answer it is a refusal, which [`Admin::wait`] finds. Later it is a password or a
+            // certificate that is being changed: waited out.
+            | Code::SaslAuthenticationFailed
+            | Code::Authentication
+            | Code::UnsupportedSASLMechanism
+            | Code::SSL,
         ) => Error::unavailable(format!("{doing}: {detail}")),
         _ => Error::failed(format!("{doing}: {detail}")),
     }
@@ -329,10 +373,36 @@ mod tests {
     }
 
     #[test]
-    fn a_ca_file_that_is_not_there_is_told() {
-        let mut connection = Connection::new("b:1");
-        let e = connection.set("ssl.ca.location", "/no/such.pem").unwrap_err();
-        assert_eq!((e.exit_code(), e.message()), (2, "-X ssl.ca.location: the file /no/such.pem does not exist"));
-        connection.set("ssl.ca.location", "probe").unwrap();
+    fn settings_of_security_that_are_not_whole_are_refused_before_a_broker_is_asked() {
+        let of = |properties: &[(&str, &str)]| {
+            let mut connection = Connection::new("b:1");
+            for (key, value) in properties {
+                connection.set(key, value).unwrap();
+            }
+            connection.check_security().map_err(|e| e.message().to_owned())
+        };
+        let sasl = ("security.protocol", "sasl_ssl");
+        assert_eq!(of(&[]), Ok(()));
+        let certificate = ("ssl.certificate.location", "/dev/null");
+        assert!(of(&[certificate]).unwrap_err().contains("set ssl.key.location too"));
+        assert_eq!(of(&[certificate, ("ssl.key.location", "/dev/null")]), Ok(()));
+        assert!(of(&[sasl]).unwrap_err().contains("Kerberos, is not built in"));
+        assert!(of(&[sasl, ("sasl.mechanisms", "PLAIN")]).unwrap_err().contains("set sasl.username and sasl.password"));
+        let user = [sasl, ("sasl.mechanism", "SCRAM-SHA-512"), ("sasl.username", "u"), ("sasl.password", "p")];
+        assert_eq!(of(&user), Ok(()));
+        let token = ("sasl.mechanism", "OAUTHBEARER");
+        assert!(of(&[sasl, token]).unwrap_err().contains("sasl.oauthbearer.token.endpoint.url"));
+        if cfg!(feature = "oidc") {
+            assert_eq!(of(&[sasl, token, ("sasl.oauthbearer.method", "oidc")]), Ok(()));
+        }
+        assert_eq!(of(&[sasl, token, (UNSECURED, "true")]), Ok(()));
+    }
+
+    #[test]
+    fn why_a_connection_failed_is_not_forgotten_when_all_brokers_are_down() {
+        let last = LastError::default();
+        last.set("[thrd:ssl://b:1/bootstrap]: ssl://b:1/bootstrap: no");
+        last.set("1/1 brokers are down");
+        assert_eq!(last.get().as_deref(), Some("ssl://b:1/bootstrap: no"));
     }
 }
