@@ -23,6 +23,9 @@ use report::{Run, shrink, without};
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
 
 fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().and_then(|n| n.parse().ok())
@@ -41,8 +44,8 @@ fn no_seed_restores_twice_or_hides_where_to() {
 /// `test`: a part of its name that no other has.
 fn seeds(test: &str, run: Run, few: u64) {
     if let Some(seed) = number("SIM_SEED") {
-        let filter = std::env::var("SIM_LOG").unwrap_or_else(|_| "off".into());
-        tracing_subscriber::fmt().with_env_filter(filter).without_time().init();
+        let filter: Targets = std::env::var("SIM_LOG").unwrap_or_else(|_| "off".into()).parse().unwrap();
+        tracing_subscriber::registry().with(filter).with(tracing_subscriber::fmt::layer().without_time()).init();
         let report = run(seed, &without());
         report.events.iter().for_each(|e| println!("{e}"));
         assert!(report.violations.is_empty(), "seed {seed}: {:#?}", report.violations);
