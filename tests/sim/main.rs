@@ -23,6 +23,9 @@ use report::{Run, shrink, without};
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
 
 fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().and_then(|n| n.parse().ok())
@@ -41,9 +44,8 @@ fn no_seed_restores_twice_or_hides_where_to() {
 /// `test`: a part of its name that no other has.
 fn seeds(test: &str, run: Run, few: u64) {
     if let Some(seed) = number("SIM_SEED") {
-        let level = std::env::var("SIM_LOG").ok().and_then(|level| level.parse().ok());
-        let level = level.unwrap_or(tracing::level_filters::LevelFilter::OFF);
-        tracing_subscriber::fmt().with_max_level(level).without_time().init();
+        let filter: Targets = std::env::var("SIM_LOG").unwrap_or_else(|_| "off".into()).parse().unwrap();
+        tracing_subscriber::registry().with(filter).with(tracing_subscriber::fmt::layer().without_time()).init();
         let report = run(seed, &without());
         report.events.iter().for_each(|e| println!("{e}"));
         assert!(report.violations.is_empty(), "seed {seed}: {:#?}", report.violations);
