@@ -225,10 +225,13 @@ impl Reader {
         Ok(())
     }
 
-    /// The leader no longer has some position. Which partition is not told: all of them ask their leader again, and
-    /// their tasks conclude what was lost.
+    /// The leader no longer has some position. Which partition is not told: all that are fetched ask their leader again,
+    /// and their tasks conclude what was lost.
     fn restart_out_of_range(&mut self) {
-        let reading: Vec<_> = self.each().filter(|(_, p)| p.state == State::Reading).map(|(tp, _)| tp).collect();
+        let fetched = |p: &&Part| p.state == State::Reading && !p.paused;
+        let reading: Vec<_> = self.each().filter(|(_, p)| fetched(&p)).map(|(tp, _)| tp).collect();
+        // One that was paused since stands still until it is told anew from where to read.
+        self.reassign = true;
         for tp in reading {
             // What is read so far stays archived; the task follows the log from there.
             self.close(&tp);

@@ -147,7 +147,7 @@ def backlog_over_deadlines():
     topic = create("late-dlq", 4, retention_ms=-1, segment_bytes=1 << 20)
     producer = confluent_kafka.Producer({"bootstrap.servers": e2e.BROKERS, "linger.ms": 20, "queue.buffering.max.kbytes": 32 << 10})
     # Seconds from the start on until the first goes, and until the last does.
-    expiry = {0: (220, 240), 1: (100, 120), 2: (175, 195), 3: (135, 155)}
+    expiry = {0: (220, 225), 1: (100, 105), 2: (180, 185), 3: (140, 145)}
     start = time.time() + 40
     value = os.urandom(size)
     for i in range(each):
