@@ -495,7 +495,9 @@ impl Reader {
                 State::Stopped => continue,
             };
             self.board.update(&tp, |known| {
-                known.standing = standing;
+                if known.ended != Some(part.assignment) {
+                    known.standing = standing;
+                }
                 known.read = part.next;
                 known.oldest_read_ms = part.oldest_read_ms();
                 known.unread_ms = part.unread_ms.or(known.unread_ms);
