@@ -25,6 +25,8 @@ pub enum Standing {
 #[derive(Debug, Clone, Default)]
 pub struct Known {
     pub standing: Standing,
+    /// The assignment whose task ended with [`Standing::Stopped`]: the poll thread may not know yet.
+    pub ended: Option<u64>,
     /// Next offset to archive, by the ledger; `None` until that is loaded.
     pub archived: Option<i64>,
     /// When `archived` moved, or the ledger was loaded.

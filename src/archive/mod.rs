@@ -343,7 +343,7 @@ impl Tasks {
             Event::Stopped { tp, error } => {
                 // Its task still writes what was handed over, and then ends.
                 self.senders.remove(&tp);
-                self.stop(tp, error);
+                self.stop(tp, None, error);
             }
             Event::Ended(_) => {}
         }
@@ -352,16 +352,17 @@ impl Tasks {
     fn finished(&mut self, (tp, assignment, end): Ended) {
         match end {
             Ok(End::Done) => {}
-            Ok(End::Stopped(error)) => self.stop(tp, error),
+            Ok(End::Stopped(error)) => self.stop(tp, Some(assignment), error),
             // It panicked.
             Err(error) => {
                 self.shared.command(Command::Stop { tp: tp.clone(), assignment });
-                self.stop(tp, error.context("its task failed. What is archived is safe"));
+                self.stop(tp, Some(assignment), error.context("its task failed. What is archived is safe"));
             }
         }
     }
 
-    fn stop(&mut self, tp: TopicPartition, error: Error) {
+    /// `assignment`: whose task ended so; `None` where the poll thread stopped it.
+    fn stop(&mut self, tp: TopicPartition, assignment: Option<u64>, error: Error) {
         // At shutdown an outage that was being waited out is no fault of the partition's.
         if error.kind() == Kind::Unavailable && self.patience.stage() > Stage::Running {
             tracing::warn!(
@@ -370,7 +371,9 @@ impl Tasks {
             return;
         }
         tracing::error!("{tp}: stopped: {error}");
-        self.shared.board.update(&tp, |known| known.standing = Standing::Stopped(error.message().to_owned()));
+        self.shared.board.update(&tp, |known| {
+            (known.standing, known.ended) = (Standing::Stopped(error.message().to_owned()), assignment);
+        });
         // The poll thread and its task may both have found out.
         if !self.stopped.iter().any(|(other, _)| *other == tp) {
             self.stopped.push((tp, error));

@@ -511,7 +511,9 @@ impl Reader {
                 State::Stopped => continue,
             };
             self.board.update(&tp, |known| {
-                known.standing = standing;
+                if known.ended != Some(part.assignment) {
+                    known.standing = standing;
+                }
                 if part.state == State::Starting {
                     return;
                 }
