@@ -248,20 +248,6 @@ async fn topics_that_were_never_archived_are_deleted_or_made_anew() {
     assert_eq!((&document["state"], &document["partitions"][0]["generation"]), (&"ok".into(), &2.into()));
 }
 
-/// The end of a partition whose record was seen once counted for another's, which then seemed to have none.
-#[test]
-fn of_many_partitions_each_shows_its_first_record() {
-    let broker = MockBroker::start().unwrap();
-    broker.create_topic("peek-dlq", 40).unwrap();
-    let connection = Connection::new(&broker.brokers());
-    let all: Vec<_> = (0..40).map(|p| (TopicPartition::new("peek-dlq", p), 0)).collect();
-    // The last one has none.
-    all.iter().take(39).for_each(|(tp, _)| produce(&connection, tp, 1, 5));
-    let seen = dlq_archiver::kafka::peek(&connection, &all, Duration::from_secs(20)).unwrap();
-    assert_eq!(seen.len(), 39);
-    assert!(seen.values().all(|p| (p.timestamp_ms, p.bytes, p.headers) == (5, 10, 0)), "{seen:?}");
-}
-
 /// DescribeConfigs gets no answer there: it must not cost the others theirs.
 #[test]
 fn brokers_that_do_not_tell_retention_are_done_without() {
