@@ -17,7 +17,9 @@ use dlq_archiver::status::facts::Conditional;
 use dlq_archiver::status::{Options, Watcher};
 use dlq_archiver::store::{Created, Head, Listing, MemoryStore, ObjectMeta, Store};
 use serde_json::Value;
+use std::io::{BufRead, BufReader};
 use std::ops::Range;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -316,15 +318,18 @@ fn a_watch_ends_with_the_last_state() {
     produce(&rig.connection, &tp, 10, now_ms());
     assert_eq!(rig.archive(&tp).code, 0);
     let url = format!("file://{}/archive", rig.folder.path().display());
-    let args = ["status", "--archive", &url, "--brokers", rig.connection.brokers(), "--watch", "1", "--timeout", "1s"];
-    let child = support::program().args(args).stdout(std::process::Stdio::piped()).spawn().unwrap();
-    std::thread::sleep(Duration::from_secs(5));
-    let pid = child.id().to_string();
-    assert!(std::process::Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
-    let done = child.wait_with_output().unwrap();
-    let out = String::from_utf8(done.stdout).unwrap();
-    assert_eq!(done.status.code(), Some(0), "{out}");
-    assert!(out.matches("dlq-archiver status\n").count() >= 2 && !out.contains('\u{1b}'), "{out}");
+    let args = ["status", "--archive", &url, "--brokers", rig.connection.brokers(), "--watch", "1", "--timeout", "6s"];
+    let mut child = support::program().args(args).stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
+    // A line with the time, then the table, each time anew.
+    for _ in 0..2 {
+        let drawn: Vec<String> = lines.by_ref().take(3).collect();
+        assert!(drawn[0].ends_with("Z  dlq-archiver status") && drawn[1].starts_with("ok: "), "{drawn:?}");
+        assert!(lines.find(|line| line.starts_with("archive: ") || line.starts_with("watch-dlq: ")).is_some());
+    }
+    assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    assert!(lines.all(|line| !line.contains('\u{1b}')));
 }
 
 /// Counts what is asked for.

@@ -31,15 +31,15 @@ use std::time::Duration;
     Whether the store keeps If-None-Match: * is found out as each start of `archive` does: archive.json is created again \
     with the bytes that it has. A store that keeps it refuses that; one that does not has the same bytes once more. \
     --no-probe leaves it out, and so does --nagios.\n\n\
-    All manifests are read for what was lost, by checkpoints: about 530 requests for 50,000 cuts of a partition, and 5 for \
-    one with a few. --watch reads only new ones from the second time on.\n\n\
+    All manifests are read for what was lost: of a partition 4 requests, one for every hundred cuts (checkpoints) and one for \
+    each cut behind them; some 550 for 50,000 cuts. --watch reads only new ones from the second time on.\n\n\
     -o json: one document: state, exit_code, text, at, archive_id, url, conditional_create (true, false or null), \
     conditional_create_unknown, brokers_error, topics, partitions, advice (topic or null, name, text). A topic: topic, \
     partitions, and as a partition: state, reasons (state, name, text), waiting_offsets, waiting_bytes, hidden_offsets, \
     gone_offsets, oldest_waiting, deleted_from, deleted_by (retention.ms or retention.bytes), left (share), last_cut, lost, \
     lost_expired, lost_unknown, compacted, lost_recently (offsets), retention_ms, retention_bytes, retention_source (brokers, \
-    given, unknown); what waits, is hidden or gone is null without an answer. A partition besides: partition, generation, archived_to, log_start, last_stable_offset, log_end, \
-    hidden_since. Times are RFC 3339 or null. -o jsonl: the same, one a line, each in an object named topic, partition, \
+    given, unknown); what waits, is hidden or gone is null without an answer. A partition besides: partition, generation, \
+    archived_to, log_start, last_stable_offset, log_end, hidden_since. Times are RFC 3339 or null. -o jsonl: the same, one a line, each in an object named topic, partition, \
     advice, or last status.\n\n\
     Examples:\n  \
     dlq-archiver status --brokers kafka:9092 --archive s3://compliance/dlq\n  \

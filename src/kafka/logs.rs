@@ -84,24 +84,6 @@ pub fn peek(
     at: &[(TopicPartition, i64)],
     patience: Duration,
 ) -> Result<BTreeMap<TopicPartition, Peeked>> {
-    let (mut seen, until) = (BTreeMap::new(), Instant::now() + patience);
-    loop {
-        let left: Vec<_> = at.iter().filter(|(tp, _)| !seen.contains_key(tp)).cloned().collect();
-        let new = peek_once(connection, &left, until)?;
-        let none = new.is_empty();
-        seen.extend(new);
-        // Ends do not tell whose they are: that of a partition whose record was seen counts for another's.
-        if none || Instant::now() >= until {
-            return Ok(seen);
-        }
-    }
-}
-
-fn peek_once(
-    connection: &Connection,
-    at: &[(TopicPartition, i64)],
-    until: Instant,
-) -> Result<BTreeMap<TopicPartition, Peeked>> {
     let mut seen = BTreeMap::new();
     if at.is_empty() {
         return Ok(seen);
@@ -119,9 +101,10 @@ fn peek_once(
     }
     let consumer = Consumer::of(config)?;
     consumer.read_from(at.iter().map(|(tp, offset)| (tp, *offset, -1)))?;
+    let since = Instant::now();
     let mut batch = RawBatch::new();
     let mut ended = 0;
-    while seen.len() + ended < at.len() && Instant::now() < until {
+    while seen.len() + ended < at.len() && since.elapsed() < patience {
         let mut new = None;
         let polled = consumer.poll(Duration::from_millis(50), |message| {
             let tp = TopicPartition::new(message.topic(), message.partition());

@@ -4,7 +4,6 @@
 
 use super::advice::{self, Advice};
 use super::facts::{Conditional, Facts, Kafka, Ledger, Lost, Oldest, Partition};
-use crate::error::few;
 use crate::record::TopicPartition;
 use crate::retention::{self, Deadline, Limit, Log, LogSettings, Source};
 
@@ -431,8 +430,11 @@ impl Report {
         let count = |n: usize, noun: &str| format!("{n} {noun}{}", if n == 1 { "" } else { "s" });
         let bad: Vec<&TopicReport> = self.topics.iter().filter(|t| t.standing.level == self.level).collect();
         if self.level > Level::Ok {
-            let each = bad.iter().filter_map(|t| Some(format!("{}: {}", t.topic, t.standing.reasons.first()?.text)));
-            return format!("{} of {}: {}", bad.len(), count(self.topics.len(), "topic"), few(each, 2));
+            let worst = |t: &&TopicReport| Some(format!("{}: {}", t.topic, t.standing.reasons.first()?.text));
+            let told: Vec<String> = bad.iter().filter_map(worst).take(2).collect();
+            let more =
+                if bad.len() > told.len() { format!("; {} more", bad.len() - told.len()) } else { String::new() };
+            return format!("{} of {}: {}{more}", bad.len(), count(self.topics.len(), "topic"), told.join("; "));
         }
         let all = format!("{}, {}", count(self.topics.len(), "topic"), count(self.partitions.len(), "partition"));
         match (self.total(|s| s.waiting), self.deadline()) {

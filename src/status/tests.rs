@@ -344,6 +344,9 @@ fn advice_comes_once_a_topic_and_the_worst_partition_decides() {
     assert!(report.headline().starts_with("1 of 3 topics: a: partition 0: Kafka may delete"), "{}", report.headline());
     assert_eq!(report.topics[0].standing.deadline.map(|d| d.at_ms), Some(NOW + HOUR));
     assert!((report.left().unwrap() - 0.1).abs() < 1e-9);
+    let three = judge(&facts(["a", "b", "c"].map(|topic| at(topic, 0, 11 * HOUR)).into()), &RULES);
+    let each = "Kafka may delete the first of 10 waiting offsets now: 1 h past retention.ms";
+    assert_eq!(three.headline(), format!("3 of 3 topics: a: {each}; b: {each}; 1 more"));
     let advice: Vec<_> = report.advice.iter().map(|Advice { topic, name, .. }| (topic.as_deref(), *name)).collect();
     assert_eq!(advice, [(Some("a"), "deadline"), (Some("b"), "deadline")]);
 }

@@ -54,7 +54,13 @@ pub fn table(report: &Report, by_partition: bool, out: &mut Out) -> Result<()> {
     }
     // What helps many topics stands once.
     let mut told: Vec<(&str, Vec<&str>)> = Vec::new();
-    for advice in &report.advice {
+    let level = |topic: &Option<String>| {
+        let of_topic = report.topics.iter().find(|t| topic.as_ref() == Some(&t.topic));
+        std::cmp::Reverse(of_topic.map(|t| t.standing.level).unwrap_or_default())
+    };
+    let mut all: Vec<_> = report.advice.iter().collect();
+    all.sort_by_key(|advice| level(&advice.topic));
+    for advice in all {
         let about = advice.topic.as_deref().unwrap_or("archive");
         match told.iter_mut().find(|(text, _)| *text == advice.text) {
             Some((_, topics)) => topics.push(about),
