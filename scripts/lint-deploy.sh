@@ -60,20 +60,12 @@ installing() { # NAME COMMAND: times it, and remembers what it was installed fro
   go_tools() { (cd "$TOOLS" && GOFLAGS=-mod=readonly CGO_ENABLED=0 GOBIN=$BIN go install -gcflags=all='-N -l' -ldflags='-s -w' tool ./restricted); }
   python_tools() { python3 -m venv --clear "$CACHE/venv" && "$CACHE/venv/bin/pip" install --quiet --disable-pip-version-check -r "$TOOLS/requirements.txt"; }
   node_tools() { (cd "$TOOLS" && npm ci --silent --no-audit --no-fund); }
-  # Debian's package without its server, which an installation would start.
-  promtool_alone() (
-    mkdir -p "$TMP/deb" && cd "$TMP/deb" || exit 1
-    apt-get download prometheus || { apt-get update && apt-get download prometheus; } || exit 1
-    dpkg-deb --extract prometheus_*.deb . && mv usr/bin/promtool "$BIN/promtool"
-  )
 }
-rules=$(find deploy/prometheus -name '*.y*ml' 2>/dev/null | sort)
 if [[ ${CI:-} || ${1:-} == --install ]]; then
   mkdir -p "$BIN"
   installed go "$TOOLS/go.mod" "$TOOLS/go.sum" "$TOOLS/restricted/main.go" || installing go go_tools
   installed python "$TOOLS/requirements.txt" || installing python python_tools
   installed node "$TOOLS/package-lock.json" || installing node node_tools
-  if [[ $rules ]] && ! command -v promtool >/dev/null; then wanted='' installing promtool promtool_alone; fi
 fi
 
 if have 'Docker context' python3; then step 'Docker context' python3 "$TOOLS/check.py" context; fi
@@ -145,12 +137,8 @@ if have systemd systemd-analyze; then
   done
 fi
 
-if [[ $rules ]] && have 'Prometheus rules' promtool; then
-  for file in $rules; do
-    if grep -q '^rule_files:' "$file"; then step "$file" promtool test rules "$file"; fi
-    if grep -q '^groups:' "$file"; then step "$file" promtool check rules "$file"; fi
-  done
-fi
+# It fetches promtool by itself.
+if [[ ${CI:-} ]] || have 'alert rules' promtool; then step 'alert rules' scripts/promtool.sh; fi
 
 if ((${#FAILED[@]} > 0)); then
   say "FAILED: $(printf '%s; ' "${FAILED[@]}")" >&2

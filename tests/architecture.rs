@@ -25,6 +25,7 @@ const PURE: &[&str] = &[
     "status/advice.rs",
     "status/facts.rs",
     "status/report.rs",
+    "topics.rs",
 ];
 
 /// What pure code does not name: (text, what it would be).

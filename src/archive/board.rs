@@ -73,12 +73,15 @@ impl Board {
         self.partitions.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// Changes what is known of a partition; one that is new begins with nothing.
+    /// A partition that this process has from now on.
+    pub(crate) fn add(&self, tp: &TopicPartition) {
+        self.lock().insert(tp.clone(), Known::default());
+    }
+
+    /// Changes what is known of a partition. Word of one that was given away, from a task that finishes its cut, is let go.
     pub(crate) fn update(&self, tp: &TopicPartition, change: impl FnOnce(&mut Known)) {
-        let mut partitions = self.lock();
-        match partitions.get_mut(tp) {
-            Some(known) => change(known),
-            None => change(partitions.entry(tp.clone()).or_default()),
+        if let Some(known) = self.lock().get_mut(tp) {
+            change(known);
         }
     }
 
@@ -123,5 +126,21 @@ impl Board {
             None if known.log.end > 0 && lag == 0 => "nothing of it is waiting to be archived".into(),
             None => "Kafka keeps the records until retention".into(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_partition_that_was_given_away_does_not_come_back_by_a_late_cut() {
+        let (board, tp) = (Board::default(), TopicPartition::new("t", 0));
+        board.add(&tp);
+        board.archived(&tp, 7, 1);
+        assert_eq!(board.all()[&tp].archived, Some(7));
+        board.remove(&tp);
+        board.archived(&tp, 9, 2);
+        assert!(board.all().is_empty());
     }
 }

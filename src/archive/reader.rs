@@ -149,8 +149,8 @@ impl Reader {
         let starts: Vec<_> = reading.map(|(tp, p)| (tp, p.next, p.leader_epoch())).collect();
         let reading: Vec<_> = starts.iter().map(|(tp, ..)| tp.clone()).collect();
         let told = self.consumer.read_from(&starts);
-        // Pauses of an earlier assignment stay in force.
-        if let Err(e) = told.and_then(|()| self.consumer.resume(&reading)) {
+        // Pauses of an earlier assignment stay in force. What is not to be read yet must not be fetched and thrown away.
+        if let Err(e) = told.and_then(|()| self.consumer.pause(&reading)) {
             // A rebalance is under way: it is tried again after the next poll.
             tracing::debug!("{e}");
             return;
@@ -158,7 +158,7 @@ impl Reader {
         self.reassign = false;
         for tp in &reading {
             if let Some(part) = self.part(tp) {
-                part.paused = false;
+                part.paused = true;
             }
         }
         self.balance();
@@ -264,6 +264,7 @@ impl Reader {
                 for tp in tps {
                     self.assignments += 1;
                     let part = self.starting(&tp, self.assignments);
+                    self.board.add(&tp);
                     self.parts.entry(tp.topic.clone()).or_default().insert(tp.partition, part);
                     self.send(Event::Assigned { tp, assignment: self.assignments });
                 }

@@ -39,7 +39,9 @@ fn counters_and_board_become_series() {
     topic.object(90);
     topic.gap(GapKind::Lost, 3);
     let now = now_us() / 1000;
-    counters.board.update(&TopicPartition::new("t-dlq", 2), |k| {
+    let tp = &TopicPartition::new("t-dlq", 2);
+    counters.board.add(tp);
+    counters.board.update(tp, |k| {
         (k.archived, k.archived_at_ms, k.unread_ms) = (Some(10), 1_500, Some(now - 1000));
         k.log = Log { start: 3, next: 8, stable: 12, end: 15, ..Log::default() };
         k.deadline = Some(Deadline { at_ms: 2_500, limit: Limit::Size, left: 0.25 });
@@ -78,7 +80,9 @@ fn counters_and_board_become_series() {
 #[test]
 fn a_partition_that_has_nothing_waiting_has_no_deadline() {
     let counters = Arc::new(Counters::default());
-    counters.board.update(&TopicPartition::new("t", 0), |k| {
+    let tp = &TopicPartition::new("t", 0);
+    counters.board.add(tp);
+    counters.board.update(tp, |k| {
         // Archived since the last look.
         k.archived = Some(15);
         k.unread_ms = Some(1);
@@ -142,7 +146,9 @@ fn ten_thousand_pipelines_add_no_series() {
 fn beyond_a_thousand_partitions_the_most_pressing_are_shown() {
     let counters = Arc::new(Counters::default());
     for p in 0..3_000 {
-        counters.board.update(&TopicPartition::new("t", p), |k| {
+        let tp = &TopicPartition::new("t", p);
+        counters.board.add(tp);
+        counters.board.update(tp, |k| {
             k.log = Log { end: 5, stable: 5, ..Log::default() };
             match p {
                 2_999 => k.standing = Standing::Stopped("damage".into()),
@@ -173,7 +179,9 @@ fn probes_say_what_and_why() {
     assert_eq!(page("/readyz").0, 200);
     assert_eq!(page("/livez"), (200, "{\"alive\":true}\n".into()));
     for p in 0..150 {
-        counters.board.update(&TopicPartition::new("t", p), |k| k.standing = Standing::Stopped("it \"broke\"".into()));
+        let tp = &TopicPartition::new("t", p);
+        counters.board.add(tp);
+        counters.board.update(tp, |k| k.standing = Standing::Stopped("it \"broke\"".into()));
     }
     let (status, body) = page("/readyz");
     let document: serde_json::Value = serde_json::from_str(&body).unwrap();

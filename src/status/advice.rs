@@ -44,8 +44,8 @@ pub fn advise(facts: &Facts, reports: &[PartitionReport], rules: &Rules) -> Vec<
     let objects: u64 = ledgers.flat_map(|l| l.since(day)).map(|c| c.objects).sum();
     if objects > OBJECTS_A_DAY {
         let text = format!(
-            "{objects} data objects in the last day: many small files make queries slow. A longer `archive --cut-age` \
-             makes fewer and larger ones; keep it well below retention.ms"
+            "{objects} data objects in the last day: many small files make queries slow. A longer `archive --cut-age`, or \
+             --files-per-day, makes fewer and larger ones"
         );
         all.push(Advice { topic: None, name: "many_objects", text });
     }
