@@ -33,6 +33,8 @@ pub(super) struct Lookout {
     settings_at: Option<Instant>,
     /// When looks were, and how many records had been read at each.
     looks: VecDeque<(Instant, u64)>,
+    /// As it was at the look before.
+    last_rate: Option<f64>,
     told: BTreeMap<String, Instant>,
     /// Offsets of the forecast that was told last, and for how many looks there was none since.
     forecast: u64,
@@ -242,11 +244,17 @@ impl Lookout {
         );
     }
 
-    /// Records a second that were read over the last looks; `None` if it is not known yet.
-    fn rate(&self, read: u64) -> Option<f64> {
+    /// Records a second that were read over the last looks; `None` if it is not known yet. The mean with that of the look
+    /// before: quotas let bytes through in bursts of some ten seconds.
+    fn rate(&mut self, read: u64) -> Option<f64> {
         let (at, then) = self.looks.front()?;
         let seconds = host::since(*at).as_secs_f64();
-        (seconds >= 5.0).then(|| read.saturating_sub(*then) as f64 / seconds)
+        if seconds < 5.0 {
+            return None;
+        }
+        let rate = read.saturating_sub(*then) as f64 / seconds;
+        let last = self.last_rate.replace(rate).unwrap_or(rate);
+        Some(f64::midpoint(rate, last))
     }
 
     /// The shape of what is left: offsets at times from the oldest on.
