@@ -160,7 +160,8 @@ pub fn deadline(log: &Log, settings: &LogSettings, growth: Option<f64>, now_ms: 
     if log.lag() == 0 {
         return None;
     }
-    let by_time = log.oldest_ms.zip(settings.retention_ms).map(|(oldest, retention)| {
+    // -1: it has none, and ages from when its segment was written.
+    let by_time = log.oldest_ms.filter(|ms| *ms >= 0).zip(settings.retention_ms).map(|(oldest, retention)| {
         let at_ms = oldest.saturating_add(retention);
         Deadline { at_ms, limit: Limit::Time, left: share(at_ms.saturating_sub(now_ms), retention) }
     });
@@ -238,7 +239,7 @@ impl Backlog {
     }
 
     fn expires(&self) -> i64 {
-        let at = self.timestamp(self.next).zip(self.retention_ms).map(|(t, r)| t.saturating_add(r));
+        let at = self.timestamp(self.next).filter(|t| *t >= 0).zip(self.retention_ms).map(|(t, r)| t.saturating_add(r));
         at.unwrap_or(i64::MAX)
     }
 
@@ -382,7 +383,10 @@ mod tests {
         assert_eq!((over.at_ms, over.left), (2 * HOUR, 0.0));
         assert_eq!(at(&Log { next: 20, ..log }, &sized, Some(1.0)), None);
         // Past it.
-        assert!(at(&Log { oldest_ms: Some(-3 * HOUR), ..log }, &settings, None).unwrap().left < 0.0);
+        let early = LogSettings { retention_ms: Some(HOUR / 2), ..settings };
+        assert!(at(&log, &early, None).unwrap().left < 0.0);
+        // A record without a timestamp is not of 1970.
+        assert_eq!(at(&Log { oldest_ms: Some(-1), ..log }, &settings, None), None);
     }
 
     #[test]

@@ -217,7 +217,11 @@ fn check_refuses_what_archive_would() {
 #[test]
 fn the_example_is_taken() {
     let example = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/dlq-archiver.toml");
-    let told: Run = program().args(["config", "check", "--config", example, "-o", "json"]).output().unwrap().into();
+    let told: Run = program()
+        .args(["config", "check", "--config", example, "-X", "sasl.password=p", "-o", "json"])
+        .output()
+        .unwrap()
+        .into();
     let topics = &told.json()["topics"];
     assert_eq!((&topics[0]["topic"], &topics[0]["cut_age_seconds"]), (&"default-dlt".into(), &900.0.into()));
     assert_eq!((&topics[1]["pipeline"], &topics[1]["cut_age_seconds"]), (&"orders".into(), &3600.0.into()));

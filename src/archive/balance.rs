@@ -45,6 +45,9 @@ pub struct Decision<K> {
     pub read: Vec<K>,
 }
 
+/// What may be read beside the nearest when it is late: small ones, which would take longer one by one.
+const SMALL: usize = 4 << 20;
+
 /// `cut_bytes`: size of a cut that is not made under pressure. `late_by`: not everything can be read in time, so one
 /// partition is read at a time, and another in its place if that expires so many milliseconds earlier.
 pub fn decide<K: Copy + Ord>(
@@ -80,7 +83,7 @@ pub fn decide<K: Copy + Ord>(
         }),
     }
     // What those that are read may come to. The other half is for what is on its way.
-    let mut room = if late_by.is_some() { 0 } else { budget / 2 };
+    let mut room = if late_by.is_some() { SMALL } else { budget / 2 };
     let mut first = true;
     let read = loads.iter().filter(|l| {
         if !l.reading || full {
@@ -126,11 +129,14 @@ mod tests {
 
     #[test]
     fn when_it_is_late_one_is_read_at_a_time_the_nearest_to_its_deadline() {
-        let at = |key, open, expires_ms| Load { expires_ms, read_now: open > 0, ..load(key, open, true) };
-        let memory = Memory { handed: 0, budget: 4000, full: false };
+        let left = 8 << 20;
+        let at = |key, open, expires_ms| Load { expires_ms, left, read_now: open > 0, ..load(key, open, true) };
+        let memory = Memory { handed: 0, budget: 64 << 20, full: false };
         let loads = |begun| vec![at(0, 0, i64::MAX), at(1, 0, 500), at(2, 5, begun), load(3, 0, false)];
-        let read = |begun| decide(loads(begun), memory, 100, Some(50)).read;
+        let read = |begun| decide(loads(begun), memory, 8 << 20, Some(50)).read;
         assert_eq!((read(400), read(540), read(560)), (vec![2, 3], vec![2, 3], vec![1, 3]));
+        // Small ones do not wait for each other.
+        assert_eq!(decide((0..9).map(|key| load(key, 0, true)).collect(), memory, 8 << 20, Some(50)).read.len(), 9);
     }
 
     /// Two at a time took three times as long as all of them.

@@ -37,8 +37,16 @@ pub struct Known {
     pub read: i64,
     /// Timestamp of the oldest record that was read and is not archived.
     pub oldest_read_ms: Option<i64>,
-    /// Timestamp of the next record to read, or of the last one before it.
+    /// Timestamp of the next record to read, or of the last one before it; -1 where it has none.
     pub unread_ms: Option<i64>,
+    /// With `--once`: where reading ends.
+    pub until: Option<i64>,
+    /// Next offset to read at the last look.
+    pub(super) read_then: Option<i64>,
+    /// Where reading stood when `unread_ms` was looked at.
+    pub(super) peeked_at: Option<i64>,
+    /// When its leader told last how the log stands.
+    pub told_at_ms: Option<i64>,
     /// Key, value and headers of an average record.
     pub record_bytes: Option<u64>,
     /// Records that were past `retention.ms` when they were read.
@@ -56,7 +64,18 @@ pub struct Known {
 impl Known {
     /// Timestamp of the oldest record that is not archived, as far as known.
     pub fn oldest_ms(&self) -> Option<i64> {
-        self.oldest_read_ms.or(self.unread_ms.filter(|_| self.log.end > self.read))
+        self.oldest_read_ms.or(self.unread_ms.filter(|ms| *ms >= 0 && self.log.end > self.read))
+    }
+
+    /// Where what can be read ends, as it was seen last.
+    pub(super) fn end(&self) -> i64 {
+        self.until.map_or(self.log.stable, |until| until.min(self.log.stable))
+    }
+
+    /// Has something to read that may be deleted before that.
+    pub(super) fn is_behind(&self) -> bool {
+        let going = matches!(self.standing, Standing::Starting | Standing::Reading);
+        going && self.settings.retention_ms.is_some() && self.archived.is_some() && self.end() > self.read
     }
 }
 
@@ -111,8 +130,12 @@ impl Board {
     pub(super) fn risk(&self, tp: &TopicPartition, now_ms: i64) -> String {
         let partitions = self.lock();
         let Some(known) = partitions.get(tp) else { return "Kafka keeps the records until retention".into() };
-        let lag = known.log.lag();
-        match known.deadline {
+        // As it is now, not as it was at the last look.
+        let end = known.log.end.max(known.read);
+        let log =
+            Log { next: known.archived.unwrap_or(known.log.next), end, oldest_ms: known.oldest_ms(), ..known.log };
+        let lag = log.lag();
+        match retention::deadline(&log, &known.settings, None, now_ms) {
             Some(deadline) if deadline.at_ms <= now_ms => {
                 format!(
                     "its {lag} offsets that are not archived are past retention: Kafka may delete the first of them now"
@@ -123,7 +146,7 @@ impl Board {
                 retention::words(deadline.at_ms.saturating_sub(now_ms)),
                 super::rfc3339(deadline.at_ms.saturating_mul(1000))
             ),
-            None if known.log.end > 0 && lag == 0 => "nothing of it is waiting to be archived".into(),
+            None if end > 0 && lag == 0 => "nothing of it is waiting to be archived".into(),
             None => "Kafka keeps the records until retention".into(),
         }
     }

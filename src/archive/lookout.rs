@@ -8,6 +8,7 @@ use super::Shared;
 use super::board::Known;
 use super::messages::{Command, Due};
 use crate::host;
+use crate::kafka::Peeked;
 use crate::record::TopicPartition;
 use crate::retention::{self, Backlog, LogSettings, Loss, Source};
 use crate::topics;
@@ -18,7 +19,8 @@ use std::time::{Duration, Instant};
 /// Before the next look, at most and at least; in between a twentieth of the shortest retention.
 const LONGEST: Duration = Duration::from_secs(60);
 const SHORTEST: Duration = Duration::from_secs(1);
-/// Before topics' settings are asked for again.
+/// Brokers that told no settings so often do not tell them, and are asked again after a while.
+const SILENT: u32 = 3;
 const SETTINGS: Duration = Duration::from_secs(300);
 /// Looks from which the rate of reading is taken.
 const LOOKS: usize = 12;
@@ -30,9 +32,18 @@ const SILENCE: Duration = Duration::from_secs(600);
 #[derive(Default)]
 pub(super) struct Lookout {
     settings: BTreeMap<String, LogSettings>,
-    settings_at: Option<Instant>,
-    /// When looks were, and how many records had been read at each.
-    looks: VecDeque<(Instant, u64)>,
+    /// As the brokers told them.
+    told_settings: BTreeMap<String, LogSettings>,
+    asked: Option<Instant>,
+    /// Looks in a row at which the brokers told no settings.
+    silent: u32,
+    /// When the last look was, how many records had been read, and whether something was behind.
+    last_look: Option<(Instant, u64, bool)>,
+    /// Seconds between looks at which something was behind, and the records that were read in them.
+    busy: VecDeque<(f64, u64)>,
+    may_be_late: bool,
+    /// Partitions that it had last.
+    last: BTreeMap<TopicPartition, Known>,
     /// As it was at the look before.
     last_rate: Option<f64>,
     told: BTreeMap<String, Instant>,
@@ -46,7 +57,11 @@ impl Lookout {
     pub(super) async fn run(mut self, shared: Arc<Shared>) {
         loop {
             let known = shared.board.all();
-            if !known.is_empty() {
+            if known.is_empty() {
+                // The group gave none, or a broker that stands still cost the place in it.
+                ask_logs(&shared, &self.last).await;
+            } else {
+                self.last = known.keys().map(|tp| (tp.clone(), Known::default())).collect();
                 self.look(&shared, known).await;
             }
             let new = tokio::select! {
@@ -69,58 +84,28 @@ impl Lookout {
 
     async fn look(&mut self, shared: &Shared, known: BTreeMap<TopicPartition, Known>) {
         self.ask_settings(shared, &known).await;
-        let partitions: Vec<TopicPartition> = known.keys().cloned().collect();
-        // What does not answer is told where it is needed.
-        let logs = shared.cluster.logs(&partitions).await.inspect_err(|e| tracing::debug!("{e}"));
-        match &logs {
-            Ok(logs) if !logs.is_empty() => shared.counters.vitals.kafka(true),
-            Err(e) if e.is_unavailable() => shared.counters.vitals.kafka(false),
-            // The topics may be gone.
-            _ => {}
-        }
-        let logs = logs.unwrap_or_default();
-        let unseen = known.iter().filter(|(tp, k)| {
-            k.unread_ms.is_none() && k.archived.is_some() && logs.get(*tp).is_some_and(|(_, _, end)| *end > k.read)
-        });
-        let unseen: Vec<_> = unseen.filter_map(|(tp, k)| Some((tp.clone(), k.read.max(logs.get(tp)?.0)))).collect();
-        let peeked = shared.cluster.peek(&unseen).await.inspect_err(|e| tracing::debug!("{e}")).unwrap_or_default();
+        let logs = ask_logs(shared, &known).await;
+        let peeked = self.peek(shared, &known, &logs).await;
         let now_ms = host::now_us() / 1000;
         let mean = mean_bytes(&known);
-        let since = self.looks.back().map(|(at, _)| host::since(*at).as_secs_f64());
-        for tp in &partitions {
+        for tp in known.keys() {
             let settings = self.settings.get(&tp.topic).copied().unwrap_or_default();
-            shared.board.update(tp, |k| {
-                k.settings = settings;
-                if let Some(record) = peeked.get(tp) {
-                    k.unread_ms.get_or_insert(record.timestamp_ms);
-                    k.record_bytes.get_or_insert(record.bytes);
-                }
-                let Some((start, stable, end)) = logs.get(tp).copied() else { return };
-                if let Some(seconds) = since.filter(|s| *s > 0.0)
-                    && k.log.end > 0
-                {
-                    k.growth = Some((end - k.log.end).max(0) as f64 / seconds);
-                }
-                let next = k.archived.unwrap_or(start);
-                k.log = retention::Log { start, next, stable, end, ..k.log };
-                k.log.oldest_ms = k.oldest_ms();
-                k.waiting_since_ms = (k.log.lag() > 0).then(|| k.waiting_since_ms.unwrap_or(now_ms));
-                let bytes = k.record_bytes.or(mean);
-                k.log.lag_bytes = bytes.map(|bytes| bytes.saturating_mul(k.log.lag()));
-                let growth = k.growth.zip(bytes).map(|(growth, bytes)| growth * bytes as f64);
-                k.deadline = retention::deadline(&k.log, &k.settings, growth, now_ms);
-            });
+            let peeked = peeked.get(tp).copied();
+            shared.board.update(tp, |k| note(k, settings, peeked, logs.get(tp).copied(), mean, now_ms));
         }
         let known = shared.board.all();
-        let safety = |tp: &TopicPartition| shared.options.safety_of(&tp.topic);
+        let behind: BTreeMap<_, _> = known.iter().filter(|(_, k)| k.is_behind()).collect();
+        let rate = self.rate(shared.counters.get().read_records, !behind.is_empty());
+        let may_be_late = rate.is_some_and(|rate| is_late(&behind, rate, now_ms));
+        // One look alone proves little.
+        let late = std::mem::replace(&mut self.may_be_late, may_be_late) && may_be_late;
+        let shortest = behind.values().filter_map(|k| k.settings.retention_ms).min();
         let due = known.iter().map(|(tp, k)| {
-            let pressing = k.log.lag_bytes.is_some_and(|lag| retention::pressing(lag, &k.settings, safety(tp)));
-            (tp.clone(), Due { settings: k.settings, unread_ms: k.unread_ms, end: k.log.stable, pressing })
+            let safety = shared.options.safety_of(&tp.topic);
+            let pressing = k.log.lag_bytes.is_some_and(|lag| retention::pressing(lag, &k.settings, safety));
+            let unread = peeked.get(tp).map(|record| (record.offset, record.timestamp_ms));
+            (tp.clone(), Due { settings: k.settings, unread, end: k.log.stable, pressing })
         });
-        let behind = behind(&known);
-        let rate = self.rate(shared.counters.get().read_records);
-        let late = rate.is_some_and(|rate| is_late(&behind, rate, now_ms));
-        let shortest = known.values().filter_map(|k| k.settings.retention_ms).min();
         let late_by = shortest.filter(|_| late).map(retention::margin_ms);
         shared.command(Command::Deadlines { due: due.collect(), late_by });
         self.tell_overdue(&known);
@@ -131,47 +116,62 @@ impl Lookout {
             }
             _ => Vec::new(),
         };
-        for tp in known.keys() {
-            let loss = losses.iter().find(|l| l.tp == *tp).cloned();
-            shared.board.update(tp, |k| k.forecast = loss);
-        }
         self.tell_forecast(&losses, rate.unwrap_or_default());
-        self.looks.push_back((host::now(), shared.counters.get().read_records));
-        if self.looks.len() > LOOKS {
-            self.looks.pop_front();
+        let mut losses: BTreeMap<_, _> = losses.into_iter().map(|loss| (loss.tp.clone(), loss)).collect();
+        for tp in known.keys() {
+            shared.board.update(tp, |k| k.forecast = losses.remove(tp));
         }
+    }
+
+    /// The next record of each partition of which its time is not known: nothing was read yet, or what was read last is
+    /// older than what waits behind it.
+    async fn peek(
+        &self,
+        shared: &Shared,
+        known: &BTreeMap<TopicPartition, Known>,
+        logs: &BTreeMap<TopicPartition, (i64, i64, i64)>,
+    ) -> BTreeMap<TopicPartition, Peeked> {
+        let unseen = known.iter().filter_map(|(tp, k)| {
+            let (start, _, end) = *logs.get(tp)?;
+            let stands = k.unread_ms.is_none() || k.read_then == Some(k.read) && k.peeked_at != Some(k.read);
+            (stands && k.archived.is_some() && end > k.read).then(|| (tp.clone(), k.read.max(start)))
+        });
+        let unseen: Vec<_> = unseen.collect();
+        shared.cluster.peek(&unseen).await.inspect_err(|e| tracing::debug!("{e}")).unwrap_or_default()
     }
 
     /// What brokers tell of topics, and in its place what the operator gave.
     async fn ask_settings(&mut self, shared: &Shared, known: &BTreeMap<TopicPartition, Known>) {
         let mut topics: Vec<String> = known.keys().map(|tp| tp.topic.clone()).collect();
         topics.dedup();
-        let old = self.settings_at.is_none_or(|at| host::since(at) >= SETTINGS);
-        topics.retain(|t| old || !self.settings.contains_key(t));
-        if topics.is_empty() {
-            return;
-        }
-        if old {
-            self.settings_at = Some(host::now());
-        }
-        let told = match shared.cluster.settings(&topics).await {
-            Ok(told) => told,
-            Err(e) => {
-                tracing::debug!("{e}");
-                BTreeMap::new()
+        self.settings.retain(|topic, _| topics.contains(topic));
+        // Brokers that have not told any for some looks are not asked at each.
+        let ask = self.silent < SILENT || self.asked.is_none_or(|at| host::since(at) >= SETTINGS);
+        let mut told = BTreeMap::new();
+        if ask {
+            self.asked = Some(host::now());
+            match shared.cluster.settings(&topics).await {
+                Ok(settings) => (told, self.silent) = (settings, 0),
+                Err(e) => {
+                    tracing::debug!("{e}");
+                    self.silent += 1;
+                }
             }
-        };
-        let mut unknown = Vec::new();
+        }
+        // A broker in trouble is told elsewhere: what it told before holds.
+        let answered = self.silent == 0 || self.silent >= SILENT;
+        let (options, mut unknown) = (&shared.options, Vec::new());
         for topic in topics {
-            let settings = told.get(&topic).or(self.settings.get(&topic)).copied().unwrap_or_default();
-            let options = &shared.options;
+            let settings = told.get(&topic).or(self.told_settings.get(&topic)).copied().unwrap_or_default();
+            self.told_settings.insert(topic.clone(), settings);
             let settings = topics::kept(&options.topics_settings, options.retention, &topic, settings);
-            if settings.source == Source::Unknown && self.is_new(&format!("settings of {topic}")) {
+            if settings.source == Source::Unknown && answered && self.is_new(&format!("settings of {topic}")) {
                 unknown.push(topic.clone());
             }
             self.settings.insert(topic, settings);
         }
-        if !unknown.is_empty() {
+        // What is drained at once does not wait for a cut.
+        if !unknown.is_empty() && !options.once {
             tracing::warn!(
                 "the brokers do not tell retention.ms of {}: cuts come by --cut-age alone, and nothing warns before records \
                  go. Give --retention, or let this user describe the topics' configurations",
@@ -244,15 +244,21 @@ impl Lookout {
         );
     }
 
-    /// Records a second that were read over the last looks; `None` if it is not known yet. The mean with that of the look
-    /// before: quotas let bytes through in bursts of some ten seconds.
-    fn rate(&mut self, read: u64) -> Option<f64> {
-        let (at, then) = self.looks.front()?;
-        let seconds = host::since(*at).as_secs_f64();
+    /// Records a second that were read over the last looks; `None` if it is not known yet. Counts only while something was
+    /// `behind`. The mean with that of the look before: quotas let bytes through in bursts of some ten seconds.
+    fn rate(&mut self, read: u64, behind: bool) -> Option<f64> {
+        let now = host::now();
+        let last = self.last_look.replace((now, read, behind));
+        let Some((at, then, true)) = last.filter(|_| behind) else { return None };
+        self.busy.push_back((now.saturating_duration_since(at).as_secs_f64(), read.saturating_sub(then)));
+        if self.busy.len() > LOOKS {
+            self.busy.pop_front();
+        }
+        let seconds: f64 = self.busy.iter().map(|(seconds, _)| seconds).sum();
         if seconds < 5.0 {
             return None;
         }
-        let rate = read.saturating_sub(*then) as f64 / seconds;
+        let rate = self.busy.iter().map(|(_, records)| records).sum::<u64>() as f64 / seconds;
         let last = self.last_rate.replace(rate).unwrap_or(rate);
         Some(f64::midpoint(rate, last))
     }
@@ -260,9 +266,11 @@ impl Lookout {
     /// The shape of what is left: offsets at times from the oldest on.
     async fn backlogs(&self, shared: &Shared, behind: &BTreeMap<&TopicPartition, &Known>, now_ms: i64) -> Vec<Backlog> {
         let partitions: Vec<TopicPartition> = behind.keys().map(|tp| (*tp).clone()).collect();
-        let oldest = behind.values().filter_map(|k| k.unread_ms).min().unwrap_or(now_ms);
+        // What is past retention already needs no shape.
+        let first = |k: &&Known| Some(k.unread_ms?.max(now_ms.saturating_sub(k.settings.retention_ms?)));
+        let oldest = behind.values().filter_map(first).min().unwrap_or(now_ms).min(now_ms);
         let mut at = Vec::new();
-        for i in 1..=SAMPLES {
+        for i in 0..=SAMPLES {
             let ms = oldest + (now_ms - oldest) / SAMPLES * i;
             match shared.cluster.offsets_for_time(&partitions, ms).await {
                 Ok(offsets) => at.push((ms, offsets)),
@@ -278,7 +286,7 @@ impl Lookout {
 }
 
 fn backlog(tp: &TopicPartition, k: &Known, samples: &[(i64, BTreeMap<TopicPartition, i64>)], now_ms: i64) -> Backlog {
-    let (next, end) = (k.read.max(k.log.start), k.log.stable);
+    let (next, end) = (k.read.max(k.log.start), k.end());
     let mut profile = vec![(next, k.unread_ms.unwrap_or(now_ms))];
     for (ms, offsets) in samples {
         let Some(&(last, last_ms)) = profile.last() else { break };
@@ -302,15 +310,75 @@ fn backlog(tp: &TopicPartition, k: &Known, samples: &[(i64, BTreeMap<TopicPartit
     Backlog { tp: tp.clone(), next, end, profile, retention_ms: k.settings.retention_ms, begun }
 }
 
-/// Partitions that have something to read, and may lose it.
-fn behind(known: &BTreeMap<TopicPartition, Known>) -> BTreeMap<&TopicPartition, &Known> {
-    known.iter().filter(|(_, k)| k.settings.retention_ms.is_some() && k.log.stable > k.read).collect()
+/// How the partitions' logs stand. One topic that cannot be asked does not hide the others.
+async fn ask_logs(
+    shared: &Shared,
+    known: &BTreeMap<TopicPartition, Known>,
+) -> BTreeMap<TopicPartition, (i64, i64, i64)> {
+    let partitions: Vec<TopicPartition> = known.keys().cloned().collect();
+    let asked = shared.cluster.logs(&partitions).await.inspect_err(|e| tracing::debug!("{e}"));
+    let unavailable = asked.as_ref().err().filter(|e| e.is_unavailable()).map(ToString::to_string);
+    let logs = match asked {
+        Ok(logs) => logs,
+        Err(_) => {
+            let mut logs = BTreeMap::new();
+            for of_topic in partitions.chunk_by(|a, b| a.topic == b.topic) {
+                let some = shared.cluster.logs(of_topic).await.inspect_err(|e| tracing::debug!("{e}"));
+                logs.extend(some.unwrap_or_default());
+            }
+            logs
+        }
+    };
+    let was_away = shared.counters.vitals.kafka_failing_since_ms().is_some();
+    if !logs.is_empty() {
+        shared.counters.vitals.kafka(true);
+    } else if let Some(e) = unavailable {
+        shared.counters.vitals.kafka(false);
+        if !was_away {
+            tracing::warn!("{e}. Waiting: what is written meanwhile is read when they answer again");
+        }
+    }
+    logs
+}
+
+/// Takes down what a look found out about a partition.
+fn note(
+    k: &mut Known,
+    settings: LogSettings,
+    peeked: Option<Peeked>,
+    log: Option<(i64, i64, i64)>,
+    mean: Option<u64>,
+    now_ms: i64,
+) {
+    k.settings = settings;
+    if let Some(record) = peeked {
+        if record.offset >= k.read {
+            (k.unread_ms, k.peeked_at) = (Some(record.timestamp_ms), Some(k.read));
+        }
+        k.record_bytes.get_or_insert(record.bytes);
+    }
+    k.read_then = Some(k.read);
+    if let Some((start, stable, end)) = log {
+        if let Some(seconds) = k.told_at_ms.map(|at| (now_ms - at) as f64 / 1000.0).filter(|s| *s > 0.0) {
+            k.growth = Some((end - k.log.end).max(0) as f64 / seconds);
+        }
+        k.told_at_ms = Some(now_ms);
+        k.log = retention::Log { start, next: k.log.next, stable, end, ..k.log };
+    }
+    k.log.next = k.archived.unwrap_or(k.log.start);
+    k.log.oldest_ms = k.oldest_ms();
+    k.waiting_since_ms = (k.log.lag() > 0).then(|| k.waiting_since_ms.unwrap_or(now_ms));
+    let bytes = k.record_bytes.or(mean);
+    k.log.lag_bytes = bytes.map(|bytes| bytes.saturating_mul(k.log.lag()));
+    let growth = k.growth.zip(bytes).map(|(growth, bytes)| growth * bytes as f64);
+    k.deadline = retention::deadline(&k.log, &k.settings, growth, now_ms);
 }
 
 /// Whether the earliest deadline may come before all is read.
 fn is_late(behind: &BTreeMap<&TopicPartition, &Known>, rate: f64, now_ms: i64) -> bool {
-    let left: i64 = behind.values().map(|k| k.log.stable - k.read).sum();
-    let first = behind.values().filter_map(|k| Some(k.unread_ms?.saturating_add(k.settings.retention_ms?))).min();
+    let left: i64 = behind.values().map(|k| k.end() - k.read).sum();
+    let timed = behind.values().filter(|k| k.unread_ms.is_some_and(|ms| ms >= 0));
+    let first = timed.filter_map(|k| Some(k.unread_ms?.saturating_add(k.settings.retention_ms?))).min();
     let seconds = if rate > 0.0 { left as f64 / rate } else { f64::INFINITY };
     first.is_some_and(|first| (first.saturating_sub(now_ms)) as f64 / 1000.0 <= seconds)
 }

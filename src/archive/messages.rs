@@ -24,8 +24,8 @@ pub struct LastRecord {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Due {
     pub settings: LogSettings,
-    /// Timestamp of the next record to read, where nothing was read yet.
-    pub unread_ms: Option<i64>,
+    /// Offset and timestamp of the next record to read, where it was looked at.
+    pub unread: Option<(i64, i64)>,
     /// The last stable offset.
     pub end: i64,
     /// So much is waiting that `retention.bytes` is near.

@@ -48,25 +48,26 @@ pub async fn open(
     if store_use.probe_race {
         probe_race(store, start).await?;
     }
+    let doing = format!("open the archive {}", store.url());
     let conditional = || async { ledger::open_archive(store, format, cluster_id, id, &rfc3339(now_us())).await };
     let either = || async { ledger::try_open_archive(store, format, cluster_id, id, &rfc3339(now_us())).await };
     match store_use.create {
         StoreCreate::Conditional => {}
         StoreCreate::Plain => plainly(store, &start.stage).await?,
         StoreCreate::Auto => {
-            if let Some(doc) = start.wait_out("open the archive", either).await? {
+            if let Some(doc) = start.wait_out(&doing, either).await? {
                 return Ok(doc);
             }
             wait(store, "which the store does not keep", &start.stage).await?;
             // Concluded from two looks: a proxy in trouble must not put an archive of many writers at risk.
-            if let Some(doc) = start.wait_out("open the archive", either).await? {
+            if let Some(doc) = start.wait_out(&doing, either).await? {
                 tracing::info!("{}: the store keeps the condition after all: it is used", store.url());
                 return Ok(doc);
             }
             store.set_plain(true);
         }
     }
-    start.wait_out("open the archive", conditional).await
+    start.wait_out(&doing, conditional).await
 }
 
 /// Uses a store without the condition from now on, where it is not one that keeps it always.

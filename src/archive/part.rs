@@ -157,7 +157,11 @@ impl Part {
         (self.settings, self.pressing) = (due.settings, due.pressing);
         let retention = due.settings.retention_ms;
         self.overdue_below_ms = retention.map_or(i64::MIN, |ms| (host::now_us() / 1000).saturating_sub(ms));
-        self.unread_ms = self.unread_ms.or(due.unread_ms);
+        if let Some((offset, ms)) = due.unread
+            && offset >= self.next
+        {
+            self.unread_ms = Some(ms);
+        }
         if !once {
             self.end = self.end.max(due.end);
         }

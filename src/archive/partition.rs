@@ -260,7 +260,7 @@ impl Partition {
         F: Future<Output = Result<T>>,
     {
         self.patience
-            .wait_out(&format!("{}: {doing}", self.tp), || {
+            .wait_out(&format!("{}: {doing} in {}", self.tp, self.store().url()), || {
                 let attempt = attempt();
                 async {
                     attempt
@@ -276,7 +276,7 @@ impl Partition {
     where
         F: Future<Output = Result<T>>,
     {
-        self.wait_out("ask the brokers", question).await
+        self.patience.wait_out(&format!("{}: ask the brokers", self.tp), question).await
     }
 
     pub(super) fn cluster(&self) -> &dyn Cluster {

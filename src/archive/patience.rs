@@ -64,13 +64,13 @@ impl Patience {
             if stage > Stage::Running {
                 let since = *ending.get_or_insert_with(host::now);
                 if stage == Stage::Abandon || host::since(since) >= LAST {
-                    return Err(error.context("given up at shutdown"));
+                    return Err(error.context(format!("{doing}: given up at shutdown")));
                 }
                 pause = FIRST_PAUSE;
             }
             let waited = host::since(began);
             if let Some(limit) = self.limit.filter(|limit| waited >= *limit) {
-                return Err(error.context(format!("given up after {} s", limit.as_secs())));
+                return Err(error.context(format!("{doing}: given up after {} s", limit.as_secs())));
             }
             if !told || waited >= tell {
                 tracing::warn!("{doing}: {error}. Waiting (for {} s so far); {}", waited.as_secs(), self.risk());

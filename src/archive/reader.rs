@@ -50,6 +50,7 @@ pub struct Reader {
     /// Partitions were started and the consumer does not know yet.
     reassign: bool,
     stage: Stage,
+    reassigned: Instant,
     last_tick: Instant,
     failing_since: Option<Instant>,
     /// The partitions that were told last.
@@ -67,6 +68,9 @@ const NAMED: usize = 10;
 const STUCK: Duration = Duration::from_secs(30);
 
 const TICK: Duration = Duration::from_millis(200);
+
+/// Before the consumer is told again what to read, while partitions begin.
+const REASSIGN: Duration = Duration::from_millis(500);
 
 impl Reader {
     pub fn new(
@@ -91,6 +95,7 @@ impl Reader {
             late_by: None,
             reassign: false,
             stage: Stage::Running,
+            reassigned: host::now(),
             last_tick: host::now(),
             failing_since: None,
             told: BTreeSet::new(),
@@ -129,7 +134,9 @@ impl Reader {
         if self.is_done() || self.events.is_closed() {
             return Ok(false);
         }
-        if self.reassign {
+        // Each time drops what was fetched: while many begin, not for each of them.
+        let begins = self.parts.values().flat_map(BTreeMap::values).any(|p| p.state == State::Starting);
+        if self.reassign && (!begins || host::since(self.reassigned) >= REASSIGN) {
             self.reassign();
         }
         self.poll()?;
@@ -156,6 +163,7 @@ impl Reader {
             return;
         }
         self.reassign = false;
+        self.reassigned = host::now();
         for tp in &reading {
             if let Some(part) = self.part(tp) {
                 part.paused = true;
@@ -203,7 +211,8 @@ impl Reader {
                 }
             }
             Polled::Idle => {}
-            Polled::End => self.tick(),
+            // The next tick sees it, whichever it is: with many partitions there are as many ends as records.
+            Polled::End => {}
             Polled::OutOfRange => self.restart_out_of_range(),
             Polled::Failed(e) if e.is_unavailable() => {
                 self.counters.vitals.kafka(false);
@@ -229,7 +238,7 @@ impl Reader {
     /// and their tasks conclude what was lost.
     fn restart_out_of_range(&mut self) {
         let fetched = |p: &&Part| p.state == State::Reading && !p.paused;
-        let reading: Vec<_> = self.each().filter(|(_, p)| fetched(&p)).map(|(tp, _)| tp).collect();
+        let reading: Vec<_> = self.each().filter(|(_, p)| fetched(p)).map(|(tp, _)| tp).collect();
         // One that was paused since stands still until it is told anew from where to read.
         self.reassign = true;
         for tp in reading {
@@ -304,6 +313,10 @@ impl Reader {
     }
 
     fn tell_waiting(&self, gone: &str) {
+        if self.counters.vitals.kafka_failing_since_ms().is_some() {
+            tracing::warn!("waiting for partitions: the brokers do not answer{gone}");
+            return;
+        }
         tracing::info!(
             "waiting for partitions: other members of the group have them, or one that was killed is still counted until \
              its session.timeout.ms is over{gone}"
@@ -388,6 +401,8 @@ impl Reader {
         {
             self.waiting_since = None;
             self.tell_waiting("");
+            // That they are read again is told then, the same ones too.
+            self.told.clear();
         }
         let options = self.settings.options.clone();
         let (once, partitions) = (options.once, self.settings.partitions);
@@ -503,6 +518,7 @@ impl Reader {
 
     /// Tells how far each partition is.
     fn publish(&self) {
+        let once = self.options().once;
         for (tp, part) in self.each() {
             let standing = match part.state {
                 State::Starting => Standing::Starting,
@@ -519,6 +535,7 @@ impl Reader {
                     return;
                 }
                 known.read = part.next;
+                known.until = once.then_some(part.end);
                 known.oldest_read_ms = part.oldest_read_ms();
                 known.unread_ms = part.unread_ms.or(known.unread_ms);
                 known.record_bytes = part.record_bytes().or(known.record_bytes);

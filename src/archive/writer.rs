@@ -270,12 +270,18 @@ impl Writer<'_> {
             self.counters().gap(kind, offsets);
             if kind == GapKind::Unknown {
                 tracing::error!(
+                    topic = tp.topic,
+                    partition = tp.partition,
+                    offsets,
                     "{tp}: {what} were deleted by retention before they were archived. Whether all of them were records is \
                      not known: markers and aborted records take offsets, too. The gap is in the ledger; archive more often, \
                      or raise the topic's retention.ms"
                 );
             } else if kind.is_loss() {
                 tracing::error!(
+                    topic = tp.topic,
+                    partition = tp.partition,
+                    offsets,
                     "{tp}: {what} are lost: retention deleted them before they were archived. The gap is in the ledger; \
                      archive more often, or raise the topic's retention.ms"
                 );

@@ -169,6 +169,9 @@ impl Args {
             (FormatArg::Jsonl, Some(CompressionArg::Zstd)) => Format::Jsonl(Compression::Zstd),
             (FormatArg::Jsonl, Some(CompressionArg::None)) => Format::Jsonl(Compression::None),
         };
+        if self.retention.is_some_and(|retention| retention.is_zero()) {
+            return Err(Error::config("--retention must be above 0; leave it out if records are kept for ever"));
+        }
         if let Some(empty) = self.topic.iter().find(|t| t.trim().is_empty() || t.as_str() == "^") {
             return Err(Error::config(format!("--topic {empty:?} names no topic")));
         }

@@ -108,7 +108,7 @@ pub struct KafkaArgs {
 }
 
 impl KafkaArgs {
-    /// The file's properties, the brokers, `--kafka-config`, `-X`: later ones win.
+    /// The file's properties, `--kafka-config`, the brokers, `-X`: later ones win.
     ///
     /// # Errors
     /// [`crate::Kind::Config`] without brokers or for a property that cannot be set.
@@ -118,11 +118,12 @@ impl KafkaArgs {
             let place = format!("{}: [kafka] ", config.file.place(property.line));
             connection.set_from(&place, &property.key, &property.value.text())?;
         }
-        if let Some(brokers) = &self.brokers {
-            connection.set_from("--brokers: ", "bootstrap.servers", brokers)?;
-        }
         if let Some(path) = &self.kafka_config {
             connection.read_properties(path)?;
+        }
+        // Above the file: else a test's brokers, given on the command line, could be production's.
+        if let Some(brokers) = &self.brokers {
+            connection.set_from("--brokers: ", "bootstrap.servers", brokers)?;
         }
         for (key, value) in [("client.id", &self.client_id), ("client.rack", &self.client_rack)] {
             if let Some(value) = value {

@@ -56,15 +56,15 @@ pub struct Args {
     partitions: bool,
 
     /// Warning when no more than this is left of a partition's retention: a share such as 0.5, or a time such as 6h
-    #[arg(long, default_value = "0.5", value_parser = threshold, value_name = "LEFT", env = "DLQ_ARCHIVER_STATUS_WARNING", help_heading = "Levels")]
+    #[arg(id = "status_warning", long = "warning", default_value = "0.5", value_parser = threshold, value_name = "LEFT", env = "DLQ_ARCHIVER_STATUS_WARNING", help_heading = "Levels")]
     warning: Threshold,
 
     /// Critical when no more than this is left
-    #[arg(long, default_value = "0.2", value_parser = threshold, value_name = "LEFT", env = "DLQ_ARCHIVER_STATUS_CRITICAL", help_heading = "Levels")]
+    #[arg(id = "status_critical", long = "critical", default_value = "0.2", value_parser = threshold, value_name = "LEFT", env = "DLQ_ARCHIVER_STATUS_CRITICAL", help_heading = "Levels")]
     critical: Threshold,
 
     /// For how long a loss is critical, since the cut that recorded it
-    #[arg(long, default_value = "24h", value_parser = duration, value_name = "DURATION", env = "DLQ_ARCHIVER_STATUS_LOST_WITHIN", help_heading = "Levels")]
+    #[arg(id = "status_lost_within", long = "lost-within", default_value = "24h", value_parser = duration, value_name = "DURATION", env = "DLQ_ARCHIVER_STATUS_LOST_WITHIN", help_heading = "Levels")]
     lost_within: Duration,
 
     /// How long topics keep records whose brokers do not tell retention.ms
@@ -72,11 +72,11 @@ pub struct Args {
     retention: Option<Duration>,
 
     /// How often a job runs `archive --once`: topics that keep records for less are told
-    #[arg(long, value_parser = duration, value_name = "DURATION", env = "DLQ_ARCHIVER_STATUS_INTERVAL", help_heading = "Levels")]
+    #[arg(id = "status_interval", long = "interval", value_parser = duration, value_name = "DURATION", env = "DLQ_ARCHIVER_STATUS_INTERVAL", help_heading = "Levels")]
     interval: Option<Duration>,
 
     /// How long broker and store may take to answer, all in all
-    #[arg(long, default_value = "10s", value_parser = duration, value_name = "DURATION", env = "DLQ_ARCHIVER_STATUS_TIMEOUT")]
+    #[arg(id = "status_timeout", long = "timeout", default_value = "10s", value_parser = duration, value_name = "DURATION", env = "DLQ_ARCHIVER_STATUS_TIMEOUT")]
     timeout: Duration,
 
     /// Do not find out whether the store keeps If-None-Match: *

@@ -33,7 +33,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Mutex;
 
-/// How to reach the brokers: the configuration file, then `--brokers`, then `--kafka-config`, then `--client-id` and
+/// How to reach the brokers: the configuration file, then `--kafka-config`, then `--brokers`, `--client-id` and
 /// `--client-rack`, then `-X`, later ones winning.
 #[derive(Clone, Default)]
 pub struct Connection {

@@ -306,10 +306,7 @@ mod tests {
 
     #[test]
     fn a_ca_file_that_is_not_there_is_told() {
-        assert_eq!(
-            refused("ssl.ca.location", "/no/such.pem"),
-            "ssl.ca.location: the file /no/such.pem does not exist"
-        );
+        assert_eq!(refused("ssl.ca.location", "/no/such.pem"), "ssl.ca.location: the file /no/such.pem does not exist");
         assert_eq!(one("ssl.ca.location", "probe").1, "probe");
     }
 }

@@ -70,12 +70,9 @@ fn of_standing(reports: &[PartitionReport], tell: &mut impl FnMut(&'static str, 
         tell("verify", "`dlq-archiver verify` tells what of its ledger is damaged, and what to do".into());
     }
     if has(Why::Gone) || has(Why::Lost) {
-        tell(
-            "loss",
-            "raise retention.ms of the topic (kafka-configs.sh --alter), and let `archive` run all the time or more often. \
-             The next run records what is gone"
-                .into(),
-        );
+        let recorded = if has(Why::Gone) { ". The next run records what is gone" } else { "" };
+        let cure = "raise retention.ms of the topic (kafka-configs.sh --alter), and let `archive` run all the time or more often";
+        tell("loss", format!("{cure}{recorded}"));
     } else if reports.iter().any(|r| r.standing.reasons.iter().any(|reason| reason.why == Why::Deadline)) {
         tell(
             "deadline",

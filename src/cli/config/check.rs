@@ -76,19 +76,20 @@ fn settings(config: &Config) -> Vec<Setting> {
     let command = path.iter().try_fold(&command, |command, name| command.find_subcommand(name));
     let matches = leaf(&config.matches);
     let options = command.into_iter().flat_map(clap::Command::get_arguments);
-    let options = options.filter_map(|arg| Some((arg, key(arg).or(arg.get_long().filter(|l| *l == "config"))?)));
-    let setting = |(arg, key): (&clap::Arg, &str)| {
+    let options = options
+        .filter_map(|arg| Some((arg, key(arg).or(arg.get_long().filter(|l| *l == "config").map(str::to_owned))?)));
+    let setting = |(arg, key): (&clap::Arg, String)| {
         let id = arg.get_id().as_str();
         let raw = matches.try_get_raw(id).ok().flatten();
         let raw = raw.map(|values| values.map(|v| v.to_string_lossy()).collect::<Vec<_>>().join(", "));
         let variable = arg.get_env().map(|v| v.to_string_lossy().into_owned());
-        let (source, from) = match (matches.value_source(id), config.place_of(key)) {
+        let (source, from) = match (matches.value_source(id), config.place_of(&key)) {
             (Some(ValueSource::CommandLine), _) => ("flag", Some(format!("--{key}"))),
             (Some(ValueSource::EnvVariable), _) => ("variable", variable),
             (_, Some(place)) => ("file", Some(place)),
             _ => ("default", None),
         };
-        Setting { key: key.to_owned(), value: raw.map(|text| secret::addresses(&text).into_owned()), source, from }
+        Setting { key, value: raw.map(|text| secret::addresses(&text).into_owned()), source, from }
     };
     options.map(setting).collect()
 }

@@ -91,10 +91,12 @@ impl Config {
     }
 }
 
-/// The key of an option that can be set in the file.
-pub fn key(arg: &Arg) -> Option<&str> {
+/// The key of an option that can be set in the file: its long name; of those that are one command's alone, with the
+/// command's before it, as in their variables.
+pub fn key(arg: &Arg) -> Option<String> {
     let variable = arg.get_env().and_then(|v| v.to_str()).unwrap_or_default();
-    arg.get_long().filter(|long| variable.starts_with("DLQ_ARCHIVER_") && *long != "config")
+    let long = arg.get_long().filter(|long| variable.starts_with("DLQ_ARCHIVER_") && *long != "config");
+    long.map(|_| arg.get_id().as_str().replace('_', "-"))
 }
 
 /// Parses the command line, with the environment and the file that they name beneath it.
@@ -170,7 +172,7 @@ fn check(file: &File) -> Result<()> {
             arg.env(None::<&'static str>)
         }));
         for arg in command.get_arguments() {
-            known.extend(key(arg).map(str::to_owned));
+            known.extend(key(arg));
             let Some(setting) = setting_of(file, arg) else { continue };
             check_value(arg, setting, &alone)
                 .map_err(|why| Error::config(format!("{}: {}: {why}", file.place(setting.line), setting.key)))?;
@@ -178,7 +180,9 @@ fn check(file: &File) -> Result<()> {
     }
     if let Some(setting) = file.settings.iter().find(|s| !known.contains(&s.key)) {
         let near = did_you_mean(&setting.key.replace('_', "-"), known.iter().map(String::as_str));
+        let of_topics = ["pipeline"].contains(&setting.key.as_str());
         let hint = match near.is_empty() {
+            _ if of_topics => ". It belongs into a table of a topic, [topics.\"NAME\"]",
             true => ". Keys are the long names of options that have a variable DLQ_ARCHIVER_*",
             false => near.as_str(),
         };
@@ -201,7 +205,8 @@ fn check_value(arg: &Arg, setting: &Setting, alone: &Command) -> Result<(), Stri
     if matches!(setting.value, Value::List(_)) && !matches!(arg.get_action(), ArgAction::Append) {
         return Err("it takes one value, not a list".into());
     }
-    let words = setting.value.texts().into_iter().map(|value| format!("--{}={value}", setting.key));
+    let long = arg.get_long().unwrap_or_default();
+    let words = setting.value.texts().into_iter().map(|value| format!("--{long}={value}"));
     alone.clone().try_get_matches_from(words).map(|_| ()).map_err(|e| reason(&e))
 }
 
