@@ -47,6 +47,8 @@ pub struct Part {
     /// When something came last, or reading was resumed.
     pub moved: Instant,
     pub paused: bool,
+    /// The consumer was told from where to read. Before that it may bring what it fetched from elsewhere.
+    pub placed: bool,
     /// Batches that were handed over and are not done.
     pub jobs: usize,
     pub settings: LogSettings,
@@ -82,6 +84,7 @@ impl Part {
             since: host::now(),
             moved: host::now(),
             paused: true,
+            placed: false,
             jobs: 0,
             settings: LogSettings::default(),
             pressing: false,
@@ -99,6 +102,7 @@ impl Part {
         self.state = if once && offset >= end { State::Finished } else { State::Reading };
         (self.from, self.next, self.end, self.last) = (offset, offset, end, last);
         self.batch = RawBatch::new();
+        self.placed = false;
         self.oldest_ms = None;
         self.since = host::now();
     }
@@ -122,7 +126,7 @@ impl Part {
     pub fn take(&mut self, message: &dyn Incoming, once: bool) -> Result<Option<usize>> {
         let offset = message.offset();
         // Not told to read yet, or fetched before it was told to read from elsewhere.
-        if self.state != State::Reading || offset < self.next {
+        if self.state != State::Reading || !self.placed || offset < self.next {
             return Ok(None);
         }
         if once && offset >= self.end {
@@ -210,7 +214,7 @@ impl Part {
     pub fn follow(&mut self, position: i64, once: bool) {
         // Records behind the end were handed out too, and let go: the position is behind them.
         let position = if once { position.min(self.end) } else { position };
-        if self.state == State::Reading && position > self.next {
+        if self.state == State::Reading && self.placed && position > self.next {
             (self.next, self.moved) = (position, host::now());
         }
     }
@@ -230,8 +234,12 @@ mod tests {
         let mut part = Part::starting(1, Arc::default(), CutPolicy::default(), 0.5);
         part.start(3, None, 7, true);
         part.follow(9, true);
+        assert_eq!(part.next, 3, "a position of before the consumer was told from where to read");
+        part.placed = true;
+        part.follow(9, true);
         assert_eq!((part.next, part.state), (7, State::Reading));
         part.start(3, None, 7, false);
+        part.placed = true;
         part.follow(9, false);
         assert_eq!(part.next, 9);
         part.start(7, None, 7, true);
@@ -245,6 +253,7 @@ mod tests {
         let wait = Duration::from_secs(10);
         let mut part = Part::starting(1, Arc::default(), CutPolicy::default(), 0.5);
         part.start(0, None, 7, true);
+        part.placed = true;
         let Some(before) = Instant::now().checked_sub(wait * 2) else { return };
         part.moved = before;
         assert!(!part.is_silent(wait), "paused");

@@ -50,7 +50,6 @@ pub struct Reader {
     /// Partitions were started and the consumer does not know yet.
     reassign: bool,
     stage: Stage,
-    reassigned: Instant,
     last_tick: Instant,
     failing_since: Option<Instant>,
     /// The partitions that were told last.
@@ -68,9 +67,6 @@ const NAMED: usize = 10;
 const STUCK: Duration = Duration::from_secs(30);
 
 const TICK: Duration = Duration::from_millis(200);
-
-/// Before the consumer is told again what to read, while partitions begin.
-const REASSIGN: Duration = Duration::from_millis(500);
 
 impl Reader {
     pub fn new(
@@ -95,7 +91,6 @@ impl Reader {
             late_by: None,
             reassign: false,
             stage: Stage::Running,
-            reassigned: host::now(),
             last_tick: host::now(),
             failing_since: None,
             told: BTreeSet::new(),
@@ -134,9 +129,8 @@ impl Reader {
         if self.is_done() || self.events.is_closed() {
             return Ok(false);
         }
-        // Each time drops what was fetched: while many begin, not for each of them.
-        let begins = self.parts.values().flat_map(BTreeMap::values).any(|p| p.state == State::Starting);
-        if self.reassign && (!begins || host::since(self.reassigned) >= REASSIGN) {
+        // Before the next poll: that would bring what was fetched from elsewhere, and leave out what is before it.
+        if self.reassign {
             self.reassign();
         }
         self.poll()?;
@@ -163,10 +157,9 @@ impl Reader {
             return;
         }
         self.reassign = false;
-        self.reassigned = host::now();
         for tp in &reading {
             if let Some(part) = self.part(tp) {
-                part.paused = true;
+                (part.paused, part.placed) = (true, true);
             }
         }
         self.balance();

@@ -68,8 +68,8 @@ ARCHIVE = [
         "                self.check_topic_id().await?;\n", "")]),
     ("to = last offset + 1", [(
         "src/archive/part.rs",
-        "if self.state == State::Reading && position > self.next {",
-        "if self.state == State::Reading && position > self.next && self.batch.len() > usize::MAX - 1 {")]),
+        "if self.state == State::Reading && self.placed && position > self.next {",
+        "if self.state == State::Reading && self.placed && position > self.next && self.batch.len() > usize::MAX - 1 {")]),
     ("what an object lacks is no gap", [(
         "src/archive/writer.rs",
         "        if !missing.is_empty() {", "        if missing.len() > u64::MAX - 1 {")]),

@@ -242,12 +242,14 @@ fn a_start_costs_a_handful_of_requests() {
     for records in [150, 3000] {
         counting.produce(records);
         counting.once(1);
-        let (store, cluster) = counting.once(1);
+        let (store, mut cluster) = counting.once(1);
+        // Beside the start, and told by the clock.
+        cluster.remove("look");
         println!("{} cuts: {store:?} {cluster:?}", counting.keys(".intent."));
         starts.push((store, cluster));
     }
     assert!(counting.keys(".intent.") > 1000);
     assert_eq!(starts[0], starts[1]);
     let [store, cluster] = [&starts[0].0, &starts[0].1].map(|counts| counts.values().sum::<u64>());
-    assert!(store <= 11 && cluster <= 12, "{starts:?}");
+    assert!(store <= 11 && cluster <= 9, "{starts:?}");
 }
