@@ -43,6 +43,8 @@ pub struct Reader {
     assignments: u64,
     /// Memory of batches that were handed over and are not done.
     handed: usize,
+    /// Bytes that were read since memory was looked at.
+    unweighed: usize,
     /// Reading is paused until memory is free again.
     full: bool,
     /// Not everything can be read in time; see [`Command::Deadlines`].
@@ -87,6 +89,7 @@ impl Reader {
             parts: BTreeMap::new(),
             assignments: 0,
             handed: 0,
+            unweighed: 0,
             full: false,
             late_by: None,
             reassign: false,
@@ -180,7 +183,7 @@ impl Reader {
 
     fn poll(&mut self) -> Result<()> {
         let once = self.options().once;
-        let parts = &mut self.parts;
+        let (parts, unweighed) = (&mut self.parts, &mut self.unweighed);
         let mut full_batch: Option<TopicPartition> = None;
         let mut broken: Option<(TopicPartition, Error)> = None;
         let polled = self.consumer.poll(Duration::from_millis(50), &mut |message| {
@@ -188,7 +191,8 @@ impl Reader {
                 return;
             };
             match part.take(message, once) {
-                Ok(Some(_)) => {
+                Ok(Some(bytes)) => {
+                    *unweighed += bytes;
                     if part.policy.due(part.batch.len(), part.batch.payload_len(), Duration::ZERO) {
                         full_batch = Some(TopicPartition::new(message.topic(), message.partition()));
                     }
@@ -222,6 +226,10 @@ impl Reader {
         }
         if let Some(tp) = full_batch {
             self.close(&tp);
+            self.balance();
+        }
+        // Much is read between two ticks.
+        if self.unweighed > self.options().memory / 16 {
             self.balance();
         }
         Ok(())
@@ -467,6 +475,7 @@ impl Reader {
 
     /// Cuts, pauses and resumes as [`balance::decide`] says.
     fn balance(&mut self) {
+        self.unweighed = 0;
         let parts: Vec<TopicPartition> = self.each().map(|(tp, _)| tp).collect();
         let read = self.counters.get();
         let mean = read.read_bytes.checked_div(read.read_records);

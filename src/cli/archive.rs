@@ -85,7 +85,7 @@ pub struct Args {
     retention: Option<Duration>,
 
     /// Memory for records and the objects that they become, over all partitions, at least 4MiB; one cut is at most a
-    /// quarter of it. The program takes some 125MiB besides, and what two cuts take while they are recovered
+    /// quarter of it. The program takes some 130MiB besides, and what two cuts take while they are recovered
     #[arg(long, default_value = "512MiB", value_parser = memory, value_name = "SIZE", env = "DLQ_ARCHIVER_MEMORY")]
     memory: usize,
 

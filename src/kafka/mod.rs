@@ -200,6 +200,8 @@ impl Connection {
         let mut config = self.client_config();
         for (key, value) in [
             ("queued.max.messages.kbytes", "16384"),
+            // Of one answer, over all partitions: with many of them it is held beside what is queued.
+            ("fetch.max.bytes", "16777216"),
             ("check.crcs", "true"),
             ("topic.metadata.refresh.interval.ms", "60000"),
         ] {
