@@ -1,5 +1,5 @@
 //! Exit codes only; everything else is in the library.
 
-fn main() -> std::process::ExitCode {
-    std::process::ExitCode::from(dlq_archiver::cli::main())
+fn main() {
+    dlq_archiver::kafka::memory::leave(dlq_archiver::cli::main())
 }

@@ -23,7 +23,7 @@ const SHORTEST: Duration = Duration::from_secs(1);
 const SILENT: u32 = 3;
 const SETTINGS: Duration = Duration::from_secs(300);
 /// Looks from which the rate of reading is taken.
-const LOOKS: usize = 12;
+const LOOKS: usize = 8;
 /// Offsets by time that a forecast is made from.
 const SAMPLES: i64 = 24;
 /// Before the same is told again.

@@ -228,6 +228,7 @@ impl Part {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::record::TimestampType;
 
     #[test]
     fn with_once_a_position_behind_the_end_is_the_end() {
@@ -246,6 +247,35 @@ mod tests {
         assert_eq!(part.state, State::Finished);
         part.follow(9, true);
         assert_eq!(part.next, 7);
+    }
+
+    struct At(i64);
+
+    impl Incoming for At {
+        fn topic(&self) -> &str {
+            "t"
+        }
+        fn partition(&self) -> i32 {
+            0
+        }
+        fn offset(&self) -> i64 {
+            self.0
+        }
+        fn copy_into(&self, batch: &mut RawBatch) -> Result<()> {
+            batch.push(self.0, 1, TimestampType::CreateTime, 0, None, None, std::iter::empty());
+            Ok(())
+        }
+    }
+
+    /// Found by simulation: the batch had what the consumer had fetched behind the offset that it was to begin at.
+    #[test]
+    fn what_was_fetched_from_elsewhere_is_not_taken_before_the_consumer_is_told() {
+        let mut part = Part::starting(1, Arc::default(), CutPolicy::default(), 0.5);
+        part.start(3, None, 9, false);
+        assert_eq!((part.take(&At(5), false).unwrap(), part.next), (None, 3));
+        part.placed = true;
+        assert!(part.take(&At(3), false).unwrap().is_some());
+        assert_eq!((part.next, part.batch.len()), (4, 1));
     }
 
     #[test]
