@@ -109,8 +109,16 @@ impl Restore {
         }
         let mut overlapping = Vec::new();
         for id in open {
-            let plan = Folder::new(self.store(), &id).plan().await?;
-            overlapping.extend(plan.filter(|plan| plan.overlaps(&planned, self.options.filter.doc())));
+            let folder = Folder::new(self.store(), &id);
+            let Some(plan) = folder.plan().await? else { continue };
+            // The same command, begun by another process since this one looked for it.
+            if plan.digest == self.options.digest && !self.options.take_over {
+                let sent = folder.sent().await?;
+                return Ok(Prepared::Unfinished(Box::new(plan), reached(&sent)));
+            }
+            if plan.overlaps(&planned, self.options.filter.doc()) {
+                overlapping.push(plan);
+            }
         }
         counts.untold = self.untold(&counts.targets, &limits);
         let id = format!("{prefix}{}", number + 1);
