@@ -84,7 +84,11 @@ impl Tables {
 
     /// The same, with the pipelines that topics have of their own.
     pub fn with_topics(topics: &[TopicSettings]) -> Self {
-        let dialects = Dialects::builtin();
+        Self::of(Dialects::builtin(), topics)
+    }
+
+    /// These dialects, with the pipelines that topics have of their own.
+    pub fn of(dialects: Dialects, topics: &[TopicSettings]) -> Self {
         let routing = Routing::for_dialects(&dialects).with_topics(topics);
         Self::new(dialects, routing)
     }

@@ -81,8 +81,8 @@ fn nearest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) -> Opt
     let candidates: Vec<&str> = candidates.into_iter().collect();
     let common = |c: &str| name.bytes().zip(c.bytes()).take_while(|(a, b)| a.eq_ignore_ascii_case(b)).count();
     let begins = candidates.iter().max_by_key(|c| common(c)).filter(|c| common(c) * 2 > name.len());
-    let mistaken = || candidates.iter().filter(|_| name.len() > 5).find(|c| mistakes(name, c) <= 2);
-    begins.or_else(mistaken).copied()
+    let mistaken = candidates.iter().filter(|_| name.len() > 5).min_by_key(|c| mistakes(name, c));
+    mistaken.filter(|c| mistakes(name, c) <= 2).or(begins).copied()
 }
 
 /// How many characters have to be put in, left out or replaced to make one of the other.

@@ -59,12 +59,23 @@ pub struct TopicSettings {
     pub safety: Option<f64>,
     /// Of all records of the topic.
     pub pipeline: Option<String>,
+    /// Dialects that are read on its records only if it names them.
+    pub dialects: Vec<String>,
 }
 
 impl TopicSettings {
     /// A table that sets nothing.
     pub fn of(topic: TopicMatch) -> Self {
-        Self { topic, cut_records: None, cut_bytes: None, cut_age: None, retention: None, safety: None, pipeline: None }
+        Self {
+            topic,
+            cut_records: None,
+            cut_bytes: None,
+            cut_age: None,
+            retention: None,
+            safety: None,
+            pipeline: None,
+            dialects: Vec::new(),
+        }
     }
 
     /// The cut policy of its topics, where `base` is that of all.
@@ -87,8 +98,13 @@ pub fn kept(tables: &[TopicSettings], assumed: Option<Duration>, topic: &str, to
 
 /// The table of a topic: the one of its exact name, else the first whose pattern matches.
 pub fn settings_of<'t>(tables: &'t [TopicSettings], topic: &str) -> Option<&'t TopicSettings> {
-    let named = tables.iter().find(|t| matches!(&t.topic, TopicMatch::Name(name) if name == topic));
-    named.or_else(|| tables.iter().find(|t| matches!(&t.topic, TopicMatch::Pattern(p) if p.is_match(topic))))
+    position_of(tables, topic).map(|i| &tables[i])
+}
+
+/// Its place among the tables.
+pub fn position_of(tables: &[TopicSettings], topic: &str) -> Option<usize> {
+    let named = tables.iter().position(|t| matches!(&t.topic, TopicMatch::Name(name) if name == topic));
+    named.or_else(|| tables.iter().position(|t| matches!(&t.topic, TopicMatch::Pattern(p) if p.is_match(topic))))
 }
 
 #[cfg(test)]

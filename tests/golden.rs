@@ -6,6 +6,7 @@ use common::{fixtures, folder};
 use dlq_archiver::dialect::{Dialects, restore_target};
 use dlq_archiver::record::{Decoded, RawRecord};
 use dlq_archiver::routing::Routing;
+use dlq_archiver::topics::{TopicMatch, TopicSettings};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
@@ -15,7 +16,7 @@ use std::path::PathBuf;
 /// All that a record decodes to, by the expected files' names; null columns are left out.
 fn decoded(dialects: &Dialects, topic: &str, raw: &RawRecord<'_>, d: &Decoded<'_>) -> BTreeMap<String, Value> {
     let target = restore_target(d);
-    let left: Vec<String> = (raw.headers.iter().zip(dialects.strips(raw)))
+    let left: Vec<String> = (raw.headers.iter().zip(dialects.strips(topic, raw)))
         .filter(|(_, strip)| !strip)
         .map(|(h, _)| String::from_utf8_lossy(h.name).into_owned())
         .collect();
@@ -51,7 +52,21 @@ fn decoded(dialects: &Dialects, topic: &str, raw: &RawRecord<'_>, d: &Decoded<'_
         "restore_partition": target.and_then(|t| t.1),
         "headers": left,
     });
-    let Value::Object(all) = all else { unreachable!() };
+    let Value::Object(mut all) = all else { unreachable!() };
+    // Where they are not the dead letter's own.
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    match dialects.original(topic, raw) {
+        None => drop(all.insert("restore_payload".to_owned(), "not held".into())),
+        Some((key, value)) => {
+            if key.as_deref() != raw.key {
+                all.insert("restore_key".to_owned(), key.as_deref().map(text).into());
+                all.insert("restore_key_null".to_owned(), key.is_none().then_some(1).into());
+            }
+            if value.as_deref() != raw.value {
+                all.insert("restore_value".to_owned(), value.as_deref().map(text).into());
+            }
+        }
+    }
     all.into_iter().filter(|(_, v)| !v.is_null()).collect()
 }
 
@@ -65,8 +80,17 @@ fn same(expected: &toml::Value, is: &Value) -> bool {
     serde_json::to_value(expected).unwrap() == *is
 }
 
+/// The built-in dialects; two topics ask for those that are read only if asked for.
+fn dialects() -> Dialects {
+    let asks = |topic: &str, dialect: &str| TopicSettings {
+        dialects: vec![dialect.to_owned()],
+        ..TopicSettings::of(TopicMatch::parse(topic).unwrap())
+    };
+    Dialects::builtin().with_topics(&[asks("trips-dlq", "uber"), asks("failed-records", "lambda")]).unwrap()
+}
+
 fn check(name: &str) {
-    let dialects = Dialects::builtin();
+    let dialects = dialects();
     let text = fs::read_to_string(folder().join(format!("{name}.expected.toml"))).unwrap();
     let expected: toml::Table = toml::from_str(&text).unwrap();
     let common = expected["common"].as_table().unwrap();
@@ -129,4 +153,17 @@ golden! {
     streams: "streams",
     spring_dlt: "spring-dlt",
     spring_retry_topics: "spring-retry-topics",
+    spring_cloud_stream: "spring-cloud-stream",
+    smallrye: "smallrye",
+    watermill: "watermill",
+    karafka: "karafka",
+    karafka_original: "karafka-original",
+    micronaut: "micronaut",
+    helidon: "helidon",
+    wolverine: "wolverine",
+    dapr: "dapr",
+    uber: "uber",
+    lambda: "lambda",
+    neo4j: "neo4j",
+    chain: "chain",
 }

@@ -2,6 +2,7 @@
 //! engines are compared with the code's columns and with objects really written.
 
 use bytes::Bytes;
+use dlq_archiver::dialect::Dialects;
 use dlq_archiver::format::schema::{COLUMNS, Column, Type};
 use dlq_archiver::format::{Compression, Encoder, FileContext, Format, SCHEMA_VERSION};
 use dlq_archiver::record::{Decoded, Header, PayloadState, RawBatch, TimestampType};
@@ -250,4 +251,49 @@ fn schemas_for_engines_have_every_column() {
         };
         format!("\"{}\": {ty}", c.name)
     });
+}
+
+/// `dialect.schema.json` is for editors: it takes what the program takes, and no more.
+#[test]
+fn the_schema_of_dialect_tables_is_the_programs() {
+    let schema: Value = serde_json::from_str(include_str!("../schemas/dialects/dialect.schema.json")).unwrap();
+    assert!(jsonschema::meta::is_valid(&schema));
+    let validator = jsonschema::draft202012::new(&schema).unwrap();
+    let takes = |text: &str| {
+        let table: toml::Table = toml::from_str(text).unwrap();
+        let by_schema = validator.is_valid(&serde_json::to_value(table).unwrap());
+        let by_program = Dialects::with_user_tables([("t.toml", text)]).is_ok();
+        assert_eq!(by_schema, by_program, "{text}");
+        by_schema
+    };
+    let dialects = Dialects::builtin();
+    for name in dialects.names() {
+        assert!(takes(dialects.show(name).unwrap().1), "{name}");
+    }
+    let readme = include_str!("../schemas/dialects/README.md");
+    let examples: Vec<&str> = readme.split("```toml\n").skip(1).map(|t| t.split("```").next().unwrap()).collect();
+    assert!(examples.len() == 2 && examples.iter().all(|text| takes(text)));
+    let kinds = [("text", "error_class"), ("decimal", "attempts"), ("rfc3339", "failed_at"), ("be-int32", "event_id")];
+    for (encoding, field) in kinds {
+        for other in [field, "origin_offset", "event_time", "content_type"] {
+            takes(&format!(
+                "name = \"x\"\ndescription = \"\"\n[detect]\nany = [\"h\"]\n[fields]\n{other} = {{ from = [\"h\"], encoding = \"{encoding}\" }}"
+            ));
+        }
+    }
+    for wrong in [
+        "name = \"X\"\ndescription = \"\"\n[detect]\nany = [\"h\"]",
+        "name = \"unknown\"\ndescription = \"\"\n[detect]\nany = [\"h\"]",
+        "name = \"x\"\ndescription = \"\"\n[detect]\nnone = [\"h\"]",
+        "name = \"x\"\ndescription = \"\"\n[detect]\nany = []",
+        "name = \"x\"\n[detect]\nany = [\"h\"]",
+        "name = \"x\"\ndescription = \"\"\nmore = 1\n[detect]\nany = [\"h\"]",
+        "name = \"x\"\ndescription = \"\"\nextends = \"spring\"",
+        "name = \"x\"\ndescription = \"\"\nextends = \"spring\"\n[rename]\n[detect]\nany = [\"h\"]",
+        "name = \"x\"\ndescription = \"\"\npipeline = [\"attempts\"]\n[detect]\nany = [\"h\"]",
+        "name = \"x\"\ndescription = \"\"\n[detect]\nany = [\"h\"]\n[fields]\nattempts = { from = [{ header = \"h\", unit = \"ms\", before = \"x\" }] }",
+        "name = \"x\"\ndescription = \"\"\n[detect]\nany = [\"h\"]\n[fields]\nattempts = { from = [\"h\"], always = true }",
+    ] {
+        assert!(!takes(wrong), "{wrong}");
+    }
 }

@@ -154,6 +154,7 @@ impl Args {
     /// # Errors
     /// [`crate::Kind::Config`], with what to set.
     pub fn prepare(&self, config: &Config) -> Result<(Options, Connection)> {
+        config.dialects()?;
         let options = self.options(config)?;
         self.store.check()?;
         Ok((options, self.kafka.connection(config)?))
@@ -253,6 +254,7 @@ fn parse_from(text: &str) -> Result<From> {
 
 pub async fn run(args: Args, config: &Config) -> Result<u8> {
     let (options, connection) = args.prepare(config)?;
+    let tables = Arc::new(config.tables()?);
     args.store.check()?;
     let (counters, requests) = (Arc::new(Counters::default()), Requests::default());
     let _server = args.listen.start(&counters, &requests, &options).await?;
@@ -262,7 +264,7 @@ pub async fn run(args: Args, config: &Config) -> Result<u8> {
     let store = Arc::new(Measured::new(args.store.open(true).await?, requests));
     let stage = signals::shutdown(args.grace)?;
     let show = tokio::spawn(show_progress(counters.clone()));
-    let outcome = archive::run_on(options, store, cluster, Arc::new(config.tables()), counters, stage).await;
+    let outcome = archive::run_on(options, store, cluster, tables, counters, stage).await;
     show.abort();
     let _ = show.await;
     let outcome = outcome?;

@@ -9,6 +9,7 @@ mod args;
 mod bytes;
 mod config;
 mod demo;
+mod dialects;
 mod event;
 mod filter;
 mod list;
@@ -50,6 +51,11 @@ struct Cli {
     #[arg(long, global = true, env = "DLQ_ARCHIVER_CONFIG", value_name = "FILE", help_heading = "Configuration")]
     config: Option<PathBuf>,
 
+    /// A table of your own that says how a program writes its dead letters; repeatable, see `dialects --help`
+    #[arg(long, global = true, env = "DLQ_ARCHIVER_DIALECT_FILE", value_name = "FILE", value_delimiter = ',',
+          help_heading = "Configuration")]
+    dialect_file: Vec<PathBuf>,
+
     /// Log lines on standard error
     #[arg(long, global = true, value_enum, default_value_t, env = "DLQ_ARCHIVER_LOG_FORMAT", help_heading = "Logging")]
     log_format: LogFormat,
@@ -88,6 +94,9 @@ enum Command {
     Tail(tail::Args),
     /// Check the archive against its ledger, and the ledger against Kafka
     Verify(verify::Args),
+    /// The header conventions of programs that dead-letter: list them, show one, try your own
+    #[command(subcommand)]
+    Dialects(dialects::Command),
     /// What the configuration comes to
     #[command(subcommand)]
     Config(config::check::Command),
@@ -137,11 +146,12 @@ async fn run(command: Command, config: &Config) -> Result<u8> {
         Command::Archive(args) => archive::run(args, config).await,
         Command::Restore(args) => restore::run(args, config).await,
         Command::List(args) => list::run(args).await,
-        Command::Show(args) => show::run(args).await,
+        Command::Show(args) => show::run(args, config).await,
         Command::Summary(args) => summary::run(args).await,
         Command::Status(args) => status::run(args, config).await,
         Command::Tail(args) => tail::run(args, config).await,
         Command::Verify(args) => verify::run(args, config).await,
+        Command::Dialects(command) => dialects::run(command, config).await,
         Command::Config(command) => config::check::run(command, config),
         Command::Demo(args) => demo::run(args).await,
     }

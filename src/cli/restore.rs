@@ -10,7 +10,6 @@ use super::progress::Progress;
 use super::{signals, text};
 use crate::archive::{now_us, plainly, rfc3339};
 use crate::catalog::Catalog;
-use crate::dialect::Dialects;
 use crate::error::{Error, Result};
 use crate::restore::audit::Process;
 use crate::restore::batch::Limits;
@@ -188,6 +187,7 @@ fn user() -> String {
 
 pub async fn run(args: Args, config: &Config) -> Result<u8> {
     args.check()?;
+    let dialects = Arc::new(config.dialects()?);
     let target = Arc::new(Kafka::new(args.kafka.connection(config)?));
     let store = args.store.open(false).await?;
     let catalog = Catalog::open(store.clone()).await?;
@@ -200,7 +200,7 @@ pub async fn run(args: Args, config: &Config) -> Result<u8> {
             plainly(&*store, &stage).await?;
         }
         let restore =
-            Restore::new(catalog, target, Arc::new(Dialects::builtin()), options, counters.clone(), args.start_timeout);
+            Restore::new(catalog, target, dialects, options, counters.clone(), args.start_timeout);
         let prepared = until(&stage, Stage::Finish, prepare(restore, args.take_over && !args.dry_run, &counters)).await;
         let stopped = || Error::failed("stopped before anything was sent");
         let (restore, prepared) = prepared.ok_or_else(stopped)??;

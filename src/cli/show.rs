@@ -2,6 +2,7 @@
 
 use super::args::ArchiveArgs;
 use super::bytes::{self, Limits};
+use super::config::Config;
 use super::output::{Out, Output, OutputArgs};
 use super::{record, text};
 use crate::catalog::{Catalog, Cut, PartitionLedger, Reading, Selected};
@@ -35,10 +36,11 @@ pub struct Args {
     store: ArchiveArgs,
 }
 
-pub async fn run(args: Args) -> Result<u8> {
+pub async fn run(args: Args, config: &Config) -> Result<u8> {
+    let tables = config.tables()?;
     let id = parse_id(&args.id)?;
     let catalog = Catalog::open(args.store.open(false).await?).await?;
-    let found = find(&catalog, &id).await?;
+    let found = find(&catalog, &id, tables).await?;
     let mut out = Out::new();
     match args.output.output {
         Output::Table => table(&found, args.full, &mut out)?,
@@ -59,7 +61,7 @@ struct Found {
     tables: Tables,
 }
 
-async fn find(catalog: &Catalog, id: &RecordId) -> Result<Found> {
+async fn find(catalog: &Catalog, id: &RecordId, tables: Tables) -> Result<Found> {
     let filter = Filter::of_record(id);
     let partitions = catalog.partitions(&filter).await?;
     let Some(ledger) = partitions.iter().find(|p| p.genesis.generation == id.generation) else {
@@ -87,7 +89,7 @@ async fn find(catalog: &Catalog, id: &RecordId) -> Result<Found> {
         let cut = catalog.read_cut(&selected, &filter, Reading::RESTORE).await?;
         if !cut.is_empty() {
             let manifest_key = layout::manifest_key(&ledger.prefix, cut.manifest().from);
-            return Ok(Found { cut, manifest_key, tables: Tables::builtin() });
+            return Ok(Found { cut, manifest_key, tables });
         }
     }
     Err(not_a_record(id, manifest))

@@ -142,7 +142,7 @@ pub async fn run(args: Args, config: &Config) -> Result<u8> {
     let connection = args.kafka.connection(config)?;
     let stop = Arc::new(AtomicBool::new(false));
     let mut printer = Printer::new(args.output.output, args.raw);
-    let tables = config.tables();
+    let tables = config.tables()?;
     let reading = {
         let stop = stop.clone();
         tokio::task::spawn_blocking(move || {

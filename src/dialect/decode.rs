@@ -254,11 +254,12 @@ impl<'a> Decoder<'a, '_> {
 
     fn cut(&mut self, slot: &Slot, text: Cow<'a, str>) -> Option<Value<'a>> {
         let source = &slot.source;
-        let text = match (&source.before, &source.after) {
-            (Some(mark), _) => part(&text, |s| s.split_once(mark.as_str()).map(|(before, _)| before)).unwrap_or(text),
-            (_, Some(mark)) => part(&text, |s| s.split_once(mark.as_str()).map(|(_, after)| after))?,
-            _ => text,
+        let text = match &source.after {
+            Some(mark) => part(&text, |s| s.split_once(mark.as_str()).map(|(_, after)| after))?,
+            None => text,
         };
+        let before = |mark: &String| part(&text, |s| s.split_once(mark.as_str()).map(|(before, _)| before));
+        let text = source.before.as_ref().and_then(before).unwrap_or(text);
         if slot.field == Field::OriginTopic && text.is_empty() {
             self.notes.add(&source.header, "an empty topic name");
             return Some(Value::None);

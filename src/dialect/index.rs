@@ -3,9 +3,10 @@
 //! Owns detection and the collecting of what the tables ask for. Reads no value: that is [`super::decode`].
 //! Invariant: each header is looked at once, whatever the number of tables.
 
-use super::code;
-use super::table::{Code, Field, Source, Table};
+use super::json::Paths;
+use super::table::{Code, Field, Original, Source, Table};
 use super::value::Notes;
+use super::{code, uber};
 use crate::record::RawRecord;
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -31,6 +32,8 @@ enum Use {
     Any { table: usize },
     None { table: usize },
     Slot { table: usize, slot: usize },
+    Key { table: usize },
+    Value { table: usize },
     ContentType,
     RestoreCount,
 }
@@ -42,6 +45,16 @@ pub(crate) struct Index {
     /// By table; the slots of a field in the order of its `from`.
     pub slots: Vec<Vec<Slot>>,
     structured: bool,
+    /// By table: what it reads of a payload.
+    payloads: Vec<PayloadCode>,
+    paths: Paths,
+    opt_in: Vec<usize>,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct PayloadCode {
+    json_value: bool,
+    uber_key: bool,
 }
 
 /// A header that fills a slot. `position` is its place among the record's headers, the attributes of a structured
@@ -58,6 +71,9 @@ pub(crate) struct Hit<'a> {
 pub(crate) struct Found<'a> {
     pub hits: Vec<Hit<'a>>,
     pub last_position: usize,
+    /// The original's key and value as the dead letter holds them, null being `Some(None)`.
+    pub key: Option<Option<Cow<'a, [u8]>>>,
+    pub value: Option<Option<Cow<'a, [u8]>>>,
     all: u64,
     any: bool,
     none: bool,
@@ -70,6 +86,8 @@ pub(crate) struct Walk<'a> {
     /// The last such header's value, null being `Some(None)`.
     pub restore_count: Option<Option<&'a [u8]>>,
     content_type: Option<&'a [u8]>,
+    /// The position of what is read next.
+    end: usize,
 }
 
 impl Index {
@@ -97,25 +115,91 @@ impl Index {
                 }
             }
             slots.push(table_slots);
+            let originals =
+                [(&table.restore.key, Use::Key { table: t }), (&table.restore.value, Use::Value { table: t })];
+            for (original, u) in originals {
+                if let Some(Original { header, .. }) = original {
+                    add(header, u);
+                }
+            }
         }
         add(CONTENT_TYPE, Use::ContentType);
         add(RESTORE_COUNT, Use::RestoreCount);
         let structured = tables.iter().any(|t| t.code.contains(&Code::CloudeventsStructured));
-        Self { names, any_prefixes, slots, structured }
+        let payload = |t: &Table| PayloadCode {
+            json_value: t.code.contains(&Code::JsonValue),
+            uber_key: t.code.contains(&Code::UberKey),
+        };
+        let payloads: Vec<_> = tables.iter().map(payload).collect();
+        let mut paths = Paths::default();
+        if payloads.iter().any(|p| p.json_value) {
+            names.keys().filter_map(|name| str::from_utf8(name).ok()).for_each(|name| {
+                paths.add(name);
+            });
+        }
+        let opt_in = tables.iter().enumerate().filter(|(_, t)| t.opt_in).map(|(i, _)| i).collect();
+        Self { names, any_prefixes, slots, structured, payloads, paths, opt_in }
     }
 
-    /// Walks the headers; then, if the record is a structured CloudEvent, its attributes.
-    pub fn walk<'a>(&self, raw: &RawRecord<'a>, notes: &mut Notes) -> Walk<'a> {
+    /// Walks the headers; then, if the record is a structured CloudEvent, its attributes; then what the tables in
+    /// `opted` read of key and value.
+    pub fn walk<'a>(&self, raw: &RawRecord<'a>, opted: &[usize], notes: &mut Notes) -> Walk<'a> {
         let mut walk = self.walk_headers(raw);
         if self.structured && walk.content_type.is_some_and(code::is_structured) {
             self.walk_attributes(raw, &mut walk, notes);
         }
+        let asks = |of: fn(&PayloadCode) -> bool| opted.iter().any(|t| of(&self.payloads[*t]));
+        if asks(|p| p.json_value) {
+            self.walk_json(raw, &mut walk, notes);
+        }
+        if asks(|p| p.uber_key) {
+            self.walk_uber(raw, &mut walk, notes);
+        }
+        for t in self.opt_in.iter().filter(|t| !opted.contains(t)) {
+            walk.found[*t].none = true;
+        }
         walk
+    }
+
+    fn walk_json<'a>(&self, raw: &RawRecord<'a>, walk: &mut Walk<'a>, notes: &mut Notes) {
+        // A tombstone holds nothing, and is none the worse for it.
+        let Some(value) = raw.value else { return };
+        let mut position = walk.end;
+        let whole = self.paths.read(value, |name, text| {
+            self.put(walk, position, name.as_bytes(), text.map(bytes_of), None);
+            position += 1;
+        });
+        walk.end = position;
+        if !whole {
+            notes.add("value", "no JSON document");
+        }
+    }
+
+    fn walk_uber<'a>(&self, raw: &RawRecord<'a>, walk: &mut Walk<'a>, notes: &mut Notes) {
+        let Some(fields) = uber::fields(raw.key.unwrap_or_default()) else {
+            notes.add("key", "no message of Uber's consumer proxy");
+            return;
+        };
+        // Without a topic it tells of no original; with one, what is absent is 0.
+        if fields[1].is_none() {
+            return;
+        }
+        for (name, part) in uber::FIELDS.into_iter().zip(fields) {
+            let value = match part {
+                Some(uber::Part::Bytes(bytes)) => Cow::Borrowed(bytes),
+                Some(uber::Part::Number(n)) => Cow::Owned(n.to_string().into_bytes()),
+                None if name == uber::KEY => continue,
+                None => Cow::Borrowed(&b"0"[..]),
+            };
+            let position = walk.end;
+            self.put(walk, position, name.as_bytes(), Some(value), None);
+            walk.end += 1;
+        }
     }
 
     pub fn walk_headers<'a>(&self, raw: &RawRecord<'a>) -> Walk<'a> {
         let found = std::iter::repeat_with(Found::default).take(self.slots.len()).collect();
-        let mut walk = Walk { found, restore_count: None, content_type: None };
+        let mut walk = Walk { found, restore_count: None, content_type: None, end: raw.headers.len() };
         for (position, header) in raw.headers.iter().enumerate() {
             self.put(&mut walk, position, header.name, header.value.map(Cow::Borrowed), header.value);
         }
@@ -127,24 +211,21 @@ impl Index {
         let mut found = Vec::new();
         let read = code::attributes(
             raw.value.unwrap_or_default(),
-            |name| self.asks_for(named(name).as_bytes()),
+            |name| self.knows(named(name).as_bytes()),
             |name, value| found.push((named(name), value)),
         );
         if !read {
             notes.add("structured CloudEvent", "the value is no JSON object");
             return;
         }
-        let first = raw.headers.len();
-        for (i, (name, value)) in found.into_iter().enumerate() {
-            let value = value.map(|v| match v {
-                Cow::Borrowed(v) => Cow::Borrowed(v.as_bytes()),
-                Cow::Owned(v) => Cow::Owned(v.into_bytes()),
-            });
-            self.put(walk, first + i, name.as_bytes(), value, None);
+        for (name, value) in found {
+            let position = walk.end;
+            self.put(walk, position, name.as_bytes(), value.map(bytes_of), None);
+            walk.end += 1;
         }
     }
 
-    fn asks_for(&self, name: &[u8]) -> bool {
+    pub fn knows(&self, name: &[u8]) -> bool {
         self.names.contains_key(name) || self.any_prefixes.iter().any(|(prefix, _)| name.starts_with(prefix))
     }
 
@@ -165,6 +246,8 @@ impl Index {
                 Use::Slot { table, slot } => {
                     walk.found[table].hits.push(Hit { slot, position, value: value.clone() });
                 }
+                Use::Key { table } => walk.found[table].key = Some(value.clone()),
+                Use::Value { table } => walk.found[table].value = Some(value.clone()),
                 Use::ContentType => walk.content_type = raw.or(walk.content_type),
                 Use::RestoreCount => walk.restore_count = Some(raw),
             }
@@ -183,6 +266,13 @@ impl Index {
                 walk.found[*table].last_position = position;
             }
         }
+    }
+}
+
+fn bytes_of(text: Cow<'_, str>) -> Cow<'_, [u8]> {
+    match text {
+        Cow::Borrowed(text) => Cow::Borrowed(text.as_bytes()),
+        Cow::Owned(text) => Cow::Owned(text.into_bytes()),
     }
 }
 

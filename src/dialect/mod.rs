@@ -9,18 +9,23 @@
 mod code;
 mod decode;
 mod index;
+mod json;
 mod key;
+mod parse;
 mod table;
+mod uber;
 mod value;
 
 pub(crate) use code::host_label;
 pub(crate) use table::{Field, PipelineSource};
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, did_you_mean};
 use crate::record::{Decoded, RawRecord};
+use crate::topics::{TopicSettings, position_of};
 use decode::Decoder;
 use index::Index;
 use sha2::{Digest, Sha256};
+use std::borrow::Cow;
 use table::Table;
 use value::Notes;
 
@@ -30,21 +35,39 @@ pub const UNKNOWN: &str = "unknown";
 /// Counts the changes of this module's code that make it decode a record differently; part of [`Dialects::digest`].
 const DECODER_VERSION: u32 = 1;
 
-const BUILTIN: [(&str, &str); 5] = [
-    ("knative.toml", include_str!("../../schemas/dialects/knative.toml")),
-    ("connect.toml", include_str!("../../schemas/dialects/connect.toml")),
-    ("share-group.toml", include_str!("../../schemas/dialects/share-group.toml")),
-    ("streams.toml", include_str!("../../schemas/dialects/streams.toml")),
-    ("spring.toml", include_str!("../../schemas/dialects/spring.toml")),
-];
+/// Files of `schemas/dialects`, compiled in.
+macro_rules! builtin {
+    ($($name:literal)*) => { [$(($name, include_str!(concat!("../../schemas/dialects/", $name)))),*] };
+}
+
+const BUILTIN: [(&str, &str); 16] = builtin! {
+    "knative.toml" "connect.toml" "share-group.toml" "streams.toml" "spring.toml" "spring-cloud-stream.toml"
+    "smallrye.toml" "watermill.toml" "karafka.toml" "karafka-original.toml" "micronaut.toml" "helidon.toml"
+    "wolverine.toml" "dapr.toml" "uber.toml" "lambda.toml"
+};
 
 /// All dialect tables, ready to decode with. Share it behind an `Arc`.
 #[derive(Debug)]
 pub struct Dialects {
     tables: Vec<Table>,
     texts: Vec<String>,
+    /// Of each table, what decoding depends on.
+    meanings: Vec<String>,
     index: Index,
+    topics: Vec<TopicSettings>,
+    /// Of each of these, the tables that its settings name; empty if none does.
+    opted: Vec<Vec<usize>>,
 }
+
+#[derive(Clone)]
+struct Parsed {
+    table: Table,
+    text: String,
+    meaning: String,
+}
+
+/// A record's key and value.
+pub type Payload<'a> = (Option<Cow<'a, [u8]>>, Option<Cow<'a, [u8]>>);
 
 impl Dialects {
     /// The tables that come with the program.
@@ -56,48 +79,114 @@ impl Dialects {
     }
 
     /// The built-in tables and the user's own, each as `(file name for messages, TOML text)`. A user's table with a
-    /// built-in name takes its place.
+    /// built-in name takes its place; one that extends another extends a built-in one.
     pub fn with_user_tables<'t>(user: impl IntoIterator<Item = (&'t str, &'t str)>) -> Result<Self> {
-        let user = Self::parse(user)?;
-        let builtin = Self::parse(BUILTIN)?.into_iter().filter(|(b, _)| user.iter().all(|(u, _)| u.name != b.name));
-        Ok(Self::compile(builtin.chain(user.iter().cloned()).collect()))
+        let builtin = Self::parse(BUILTIN, &[])?;
+        let user = Self::parse(user, &builtin)?;
+        let kept = builtin.into_iter().filter(|b| user.iter().all(|u| u.table.name != b.table.name));
+        Ok(Self::compile(kept.chain(user.iter().cloned()).collect()))
     }
 
     /// Exactly these tables, each as `(file name for messages, TOML text)`.
     pub fn from_tables<'t>(tables: impl IntoIterator<Item = (&'t str, &'t str)>) -> Result<Self> {
-        Self::parse(tables).map(Self::compile)
+        Self::parse(tables, &[]).map(Self::compile)
     }
 
-    fn parse<'t>(tables: impl IntoIterator<Item = (&'t str, &'t str)>) -> Result<Vec<(Table, String)>> {
-        let mut parsed: Vec<(Table, String)> = Vec::new();
+    fn parse<'t>(tables: impl IntoIterator<Item = (&'t str, &'t str)>, bases: &[Parsed]) -> Result<Vec<Parsed>> {
+        let mut parsed: Vec<Parsed> = Vec::new();
         for (file, text) in tables {
-            let table = Table::parse(file, text)?;
-            if parsed.iter().any(|(t, _)| t.name == table.name) {
+            let base = |name: &str| bases.iter().find(|b| b.table.name == name);
+            let table = Table::parse(file, text, |name| base(name).map(|b| &b.table))?;
+            if parsed.iter().any(|p| p.table.name == table.name) {
                 return Err(Error::config(format!("{file}: name: `{}` is another table's name too", table.name)));
             }
-            parsed.push((table, text.to_owned()));
+            let mut meaning = String::new();
+            // What was parsed is TOML.
+            let mut own: toml::Table = toml::from_str(text).unwrap_or_default();
+            own.remove("description");
+            let extends = own.get("extends").and_then(|e| e.as_str()).and_then(base);
+            canonical(&toml::Value::Table(own), &mut meaning);
+            meaning.extend(extends.map(|b| b.meaning.as_str()));
+            parsed.push(Parsed { table, text: text.to_owned(), meaning });
         }
         Ok(parsed)
     }
 
-    fn compile(parsed: Vec<(Table, String)>) -> Self {
-        let (tables, texts): (Vec<_>, Vec<_>) = parsed.into_iter().unzip();
+    fn compile(parsed: Vec<Parsed>) -> Self {
+        let (mut tables, mut texts, mut meanings) = (Vec::new(), Vec::new(), Vec::new());
+        for p in parsed {
+            tables.push(p.table);
+            texts.push(p.text);
+            meanings.push(p.meaning);
+        }
         let index = Index::new(&tables);
-        Self { tables, texts, index }
+        Self { tables, texts, meanings, index, topics: Vec::new(), opted: Vec::new() }
     }
 
-    /// Reads what a record's headers say (and, for structured CloudEvents, its value). `topic` and `partition` are
-    /// where the dead letter is.
+    /// The same, with the dialects that the settings of topics name: those are read on their records, too.
+    ///
+    /// # Errors
+    /// [`crate::Kind::Config`] for a name that no dialect has.
+    pub fn with_topics(self, topics: &[TopicSettings]) -> Result<Self> {
+        let number = |topic: &TopicSettings, name: &String| {
+            self.tables.iter().position(|t| t.name == *name).ok_or_else(|| {
+                let near = did_you_mean(name, self.names());
+                Error::config(format!(
+                    "[topics.{:?}] dialects: there is no dialect {name:?}{near}",
+                    topic.topic.as_str()
+                ))
+            })
+        };
+        let numbers = |topic: &TopicSettings| topic.dialects.iter().map(|name| number(topic, name)).collect();
+        let opted: Vec<Vec<usize>> = topics.iter().map(numbers).collect::<Result<_>>()?;
+        match opted.iter().all(Vec::is_empty) {
+            true => Ok(self),
+            false => Ok(Self { topics: topics.to_vec(), opted, ..self }),
+        }
+    }
+
+    /// The tables that are read on this topic's records because its settings say so.
+    fn opted(&self, topic: &str) -> &[usize] {
+        if self.opted.is_empty() {
+            return &[];
+        }
+        position_of(&self.topics, topic).map_or(&[], |i| &self.opted[i])
+    }
+
+    /// Reads what a record's headers say (and, for structured CloudEvents and the dialects of its topic alone, key and
+    /// value). `topic` and `partition` are where the dead letter is.
     pub fn decode<'a>(&'a self, topic: &str, partition: i32, raw: &RawRecord<'a>) -> Decoded<'a> {
         let mut notes = Notes::default();
-        let walk = self.index.walk(raw, &mut notes);
+        let walk = self.index.walk(raw, self.opted(topic), &mut notes);
         Decoder { tables: &self.tables, index: &self.index, walk: &walk, notes }.decode(topic, partition, raw)
+    }
+
+    /// The original's key and value, which some dialects write elsewhere than in the dead letter's own; most have them
+    /// there. `None` where the dead letter does not hold them.
+    pub fn original<'a>(&self, topic: &str, raw: &RawRecord<'a>) -> Option<Payload<'a>> {
+        let own = || Some((raw.key.map(Cow::Borrowed), raw.value.map(Cow::Borrowed)));
+        if self.tables.iter().all(|t| t.restore.is_none()) {
+            return own();
+        }
+        let walk = self.index.walk(raw, self.opted(topic), &mut Notes::default());
+        let on_record = self.tables.iter().zip(walk.found).filter(|(table, found)| found.matches(table));
+        let elsewhere = on_record.filter(|(table, _)| !table.restore.is_none());
+        let Some((table, found)) = elsewhere.max_by_key(|(_, found)| found.last_position) else { return own() };
+        let key = match &table.restore.key {
+            Some(from) => value::original(found.key.flatten(), from.encoding)?,
+            None => raw.key.map(Cow::Borrowed),
+        };
+        let value = match &table.restore.value {
+            Some(from) => value::original(found.value?, from.encoding)?,
+            None => raw.value.map(Cow::Borrowed),
+        };
+        Some((key, value))
     }
 
     /// For each of the record's headers, in order, whether a restore leaves it out: it belongs to one of the dialects
     /// found on the record. The program's own headers are the restore's business.
-    pub fn strips(&self, raw: &RawRecord<'_>) -> Vec<bool> {
-        let walk = self.index.walk_headers(raw);
+    pub fn strips(&self, topic: &str, raw: &RawRecord<'_>) -> Vec<bool> {
+        let walk = self.index.walk(raw, self.opted(topic), &mut Notes::default());
         let on_record = self.tables.iter().zip(&walk.found).filter(|(table, found)| found.matches(table));
         let strips: Vec<_> = on_record.map(|(table, _)| &table.strip).collect();
         let stripped = |name: &[u8]| {
@@ -114,6 +203,21 @@ impl Dialects {
         self.tables.iter().map(|t| t.name.as_str())
     }
 
+    /// Each dialect's name, description, and whether it is read only on topics that name it.
+    pub fn described(&self) -> impl Iterator<Item = (&str, &str, bool)> {
+        self.tables.iter().map(|t| (t.name.as_str(), t.description.as_str(), t.opt_in))
+    }
+
+    /// Whether any table has a use for a header of this name.
+    pub fn knows(&self, header: &[u8]) -> bool {
+        let strips = |t: &Table| {
+            let of = |names: &[String], is: fn(&[u8], &[u8]) -> bool| names.iter().any(|n| is(header, n.as_bytes()));
+            of(&t.strip.names, |header, name| header == name)
+                || of(&t.strip.prefixes, |header, prefix| header.starts_with(prefix))
+        };
+        self.index.knows(header) || self.tables.iter().any(strips)
+    }
+
     /// A dialect's one-line description and its table's TOML text.
     pub fn show(&self, name: &str) -> Option<(&str, &str)> {
         let i = self.tables.iter().position(|t| t.name == name)?;
@@ -126,18 +230,16 @@ impl Dialects {
     }
 
     /// Hex SHA-256 over all that decoding depends on: the tables in their order (not comments, layout or
-    /// descriptions) and the decoder's version.
+    /// descriptions), the topics that have dialects of their own, and the decoder's version.
     pub fn digest(&self) -> String {
         let mut sha = Sha256::new();
         sha.update(DECODER_VERSION.to_be_bytes());
-        for text in &self.texts {
-            let mut out = String::new();
-            // A table that is there has been parsed.
-            let mut table: toml::Table = toml::from_str(text).unwrap_or_default();
-            table.remove("description");
-            canonical(&toml::Value::Table(table), &mut out);
-            sha.update((out.len() as u64).to_be_bytes());
-            sha.update(out);
+        for meaning in &self.meanings {
+            sha.update((meaning.len() as u64).to_be_bytes());
+            sha.update(meaning);
+        }
+        for (topic, opted) in self.topics.iter().zip(&self.opted) {
+            sha.update(format!("topic {:?} {opted:?}\n", topic.topic.as_str()));
         }
         hex(&sha.finalize())
     }

@@ -1,9 +1,8 @@
-//! The format of a dialect table: what a TOML file may say, and the checks that serde cannot make.
+//! The format of a dialect table: what a TOML file may say.
 //!
-//! Owns the names and meanings of the keys (`schemas/dialects/README.md` documents them). Does not decode: that is
-//! [`super::decode`]. Invariant: a [`Table`] that exists is valid.
+//! Owns the names and meanings of the keys (`schemas/dialects/README.md` documents them). Does not read files: that is
+//! [`super::parse`]; does not decode: that is [`super::decode`].
 
-use crate::error::{Error, Result};
 use crate::record::PayloadState;
 use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, Visitor, value::MapAccessDeserializer};
@@ -135,7 +134,7 @@ pub(crate) enum Encoding {
 }
 
 impl Encoding {
-    fn fits(self, kind: FieldKind) -> bool {
+    pub fn fits(self, kind: FieldKind) -> bool {
         match self {
             Self::Text | Self::Base64 | Self::Base64OrText => kind == FieldKind::Text,
             Self::Decimal | Self::BeInt32 | Self::BeInt64 | Self::BeSigned | Self::DecimalOrBe => {
@@ -355,6 +354,49 @@ impl TryFrom<String> for PipelineSource {
 pub(crate) enum Code {
     CloudeventsStructured,
     Vast,
+    /// What the value's JSON holds is read as headers, see [`super::json`].
+    JsonValue,
+    /// What the key's protobuf message holds is read as headers, see [`super::uber`].
+    UberKey,
+}
+
+impl Code {
+    /// Reads key or value of every record, so that it is for topics only that ask for it.
+    pub fn is_of_payload(self) -> bool {
+        matches!(self, Self::JsonValue | Self::UberKey)
+    }
+}
+
+/// Where the dead letter holds the original's key or value, if not as its own.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Original {
+    pub header: String,
+    #[serde(default)]
+    pub encoding: OriginalEncoding,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum OriginalEncoding {
+    #[default]
+    Bytes,
+    Base64,
+}
+
+/// What a restore takes in place of the dead letter's own key and value.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Restored {
+    pub key: Option<Original>,
+    pub value: Option<Original>,
+}
+
+impl Restored {
+    /// The dead letter's own key and value are the original's.
+    pub fn is_none(&self) -> bool {
+        self.key.is_none() && self.value.is_none()
+    }
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -362,6 +404,9 @@ pub(crate) enum Code {
 pub(crate) struct Table {
     pub name: String,
     pub description: String,
+    /// Applies to topics only whose configuration names it.
+    #[serde(default)]
+    pub opt_in: bool,
     #[serde(default)]
     pub code: Vec<Code>,
     #[serde(default)]
@@ -382,106 +427,20 @@ pub(crate) struct Table {
     pub failure_key: FailureKey,
     #[serde(default)]
     pub strip: Strip,
+    #[serde(default)]
+    pub restore: Restored,
 }
 
 impl Table {
-    /// Parses and checks a table; `file` is named in the error.
-    pub fn parse(file: &str, text: &str) -> Result<Self> {
-        let table: Self = toml::from_str(text).map_err(|e| {
-            let line = e.span().map(|s| text[..s.start.min(text.len())].matches('\n').count());
-            let place = line.map_or(String::new(), |n| {
-                format!("line {}: `{}`: ", n + 1, text.lines().nth(n).unwrap_or_default().trim())
-            });
-            Error::config(format!("{file}: {place}{}", e.message()))
-        })?;
-        table.check().map_err(|(key, reason)| Error::config(format!("{file}: {key}: {reason}")))?;
-        Ok(table)
+    /// Every header name that the table has.
+    pub fn headers_mut(&mut self) -> impl Iterator<Item = &mut String> {
+        let d = &mut self.detect;
+        let detect = [&mut d.all, &mut d.any, &mut d.any_prefix, &mut d.none];
+        let strip = [&mut self.strip.names, &mut self.strip.prefixes];
+        let fields = self.fields.values_mut().flat_map(|f| &mut f.from).map(|s| &mut s.header);
+        let restore = [&mut self.restore.key, &mut self.restore.value].into_iter().flatten().map(|o| &mut o.header);
+        detect.into_iter().flatten().chain(strip.into_iter().flatten()).chain(fields).chain(restore)
     }
-
-    fn check(&self) -> Result<(), (String, String)> {
-        let no = |key: &str, reason: &str| Err((key.to_owned(), reason.to_owned()));
-        let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
-        if !self.name.starts_with(|c: char| c.is_ascii_lowercase()) || !self.name.chars().all(plain) {
-            return no("name", "must be lower-case letters, digits and `-`, a letter first");
-        }
-        if self.name.len() > 40 || self.name == super::UNKNOWN {
-            return no("name", "must be at most 40 characters and not `unknown`");
-        }
-        let d = &self.detect;
-        if d.all.is_empty() && d.any.is_empty() && d.any_prefix.is_empty() {
-            return no("detect", "needs one of `all`, `any`, `any_prefix`");
-        }
-        if d.all.len() > 64 {
-            return no("detect.all", "must be at most 64 names");
-        }
-        let lists = [
-            ("detect.all", &d.all),
-            ("detect.any", &d.any),
-            ("detect.any_prefix", &d.any_prefix),
-            ("detect.none", &d.none),
-            ("strip.names", &self.strip.names),
-            ("strip.prefixes", &self.strip.prefixes),
-        ];
-        for (key, names) in lists {
-            if names.iter().any(String::is_empty) {
-                return no(key, "an empty name would match anything or nothing");
-            }
-        }
-        for (field, rule) in &self.fields {
-            let key = format!("fields.{}", field.name());
-            if rule.from.is_empty() {
-                return no(&format!("{key}.from"), "names no header");
-            }
-            if rule.always && !field.is_event() {
-                return no(&format!("{key}.always"), "only event_* and content_type can be read on every record");
-            }
-            for (i, source) in rule.from.iter().enumerate() {
-                let key = format!("{key}.from[{i}]");
-                check_source(*field, rule, source).map_err(|(k, reason)| (format!("{key}.{k}"), reason.to_owned()))?;
-                if rule.from[..i].iter().any(|s| s.header == source.header && s.after.is_none()) {
-                    return no(&key, "this header is already in the list");
-                }
-            }
-        }
-        if let Some(f) = self.replaced.iter().find(|f| f.is_event() || !self.fields.contains_key(f)) {
-            return no("replaced", &format!("`{}` is an event field or not in [fields]", f.name()));
-        }
-        let key = &self.failure_key;
-        if key.fields.iter().all(|f| key.optional.contains(f)) {
-            return no("failure_key.fields", "needs a field that is not optional");
-        }
-        if key.fields.contains(&Field::ErrorStacktrace) {
-            return no("failure_key.fields", "a stack trace is no identity");
-        }
-        if key.optional.iter().any(|f| !key.fields.contains(f)) {
-            return no("failure_key.optional", "names a field that is not in `fields`");
-        }
-        Ok(())
-    }
-}
-
-fn check_source(field: Field, rule: &FieldRule, source: &Source) -> Result<(), (&'static str, &'static str)> {
-    if source.header.is_empty() {
-        return Err(("header", "is empty"));
-    }
-    let encoding = source.encoding.or(rule.encoding);
-    if encoding.is_some_and(|e| !e.fits(field.kind())) {
-        return Err(("encoding", "does not fit a field of this type"));
-    }
-    let cuts = [&source.before, &source.after];
-    if cuts.iter().any(|c| c.is_some()) && field.kind() != FieldKind::Text {
-        return Err(("before/after", "cut text fields only"));
-    }
-    if cuts.iter().all(|c| c.is_some()) || cuts.iter().any(|c| c.as_deref() == Some("")) {
-        return Err(("before/after", "takes one of the two, not empty"));
-    }
-    if source.add != 0 && field.kind() != FieldKind::Integer {
-        return Err(("add", "adds to integer fields only"));
-    }
-    if source.unit != Unit::Ms && field.kind() != FieldKind::Time {
-        return Err(("unit", "is for timestamps only"));
-    }
-    Ok(())
 }
 
 impl FieldRule {

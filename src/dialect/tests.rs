@@ -109,7 +109,7 @@ fn spring_key_failures_in_retry_topics_have_a_prefix_of_their_own() {
         (d.dialect.as_ref(), d.error_class.as_deref(), d.error_message.as_deref()),
         ("spring", Some("E"), Some("bad key"))
     );
-    assert_eq!(dialects.strips(&batch_of(None, None, &headers).get(0)), [true, true, false]);
+    assert_eq!(dialects.strips("t", &batch_of(None, None, &headers).get(0)), [true, true, false]);
 }
 
 #[test]
@@ -142,7 +142,7 @@ fn of_several_dialects_the_one_appended_last_fills_the_columns() {
     assert_eq!(restore_target(&d), Some(("in.dots", None)));
     assert_eq!(d.failure_key, key_of(&["failure", "knative", "http://f-x.ns.svc/", "vastdata.com:t.1", "7"]));
     let batch = batch_of(None, Some(b"{}"), &headers);
-    let left = Dialects::builtin().strips(&batch.get(0)).iter().filter(|s| !**s).count();
+    let left = Dialects::builtin().strips("t", &batch.get(0)).iter().filter(|s| !**s).count();
     assert_eq!(left, 4, "both dialects' headers are stripped");
 }
 
@@ -273,8 +273,8 @@ fn pipelines_fall_back_to_the_topic() {
     assert_eq!(pipeline(&[h("x", "y")]), "t-dlq");
 }
 
-const SMALLRYE: &str = r#"
-name = "smallrye"
+const PREPENDS: &str = r#"
+name = "prepends"
 description = "prepends"
 newest = "first"
 pipeline = ["origin_topic"]
@@ -290,8 +290,8 @@ origin_offset = { from = ["dead-letter-offset"] }
 prefixes = ["dead-letter-"]
 "#;
 
-const WOLVERINE: &str = r#"
-name = "wolverine"
+pub(super) const MY_APP: &str = r#"
+name = "my-app"
 description = "generic names"
 [detect]
 all = ["exception-type", "original-destination"]
@@ -307,7 +307,7 @@ names = ["exception-type", "original-destination", "failed-at", "original-offset
 
 #[test]
 fn a_user_s_table_can_read_prepended_headers() {
-    let dialects = Dialects::with_user_tables([("my.toml", SMALLRYE)]).unwrap();
+    let dialects = Dialects::with_user_tables([("my.toml", PREPENDS)]).unwrap();
     let d = decode(
         &dialects,
         &[
@@ -325,76 +325,103 @@ fn a_user_s_table_can_read_prepended_headers() {
     assert_eq!(d.hops[0].error_class.as_deref(), Some("Old"));
     assert_eq!(restore_target(&d), Some(("first", Some(3))));
     assert_eq!(Routing::for_dialects(&dialects).pipeline("t", &d), "second");
-    assert_eq!(dialects.names().last(), Some("smallrye"));
+    assert_eq!(dialects.names().last(), Some("prepends"));
 }
 
 #[test]
 fn a_user_s_table_can_ask_for_several_generic_names() {
-    let dialects = Dialects::from_tables([("w.toml", WOLVERINE)]).unwrap();
+    let dialects = Dialects::from_tables([("w.toml", MY_APP)]).unwrap();
     let mine = [h("exception-type", "E"), h("original-destination", "q"), h("failed-at", "1760000000001")];
     let d = decode(&dialects, &mine);
-    assert_eq!((d.dialect.as_ref(), d.failed_at_us), ("wolverine", Some(1_760_000_000_001_000)));
+    assert_eq!((d.dialect.as_ref(), d.failed_at_us), ("my-app", Some(1_760_000_000_001_000)));
     assert_eq!(decode(&dialects, &mine[..1]).dialect, UNKNOWN);
     assert_eq!(decode(&dialects, &[&mine[..], &[h("x-not-mine", "")]].concat()).dialect, UNKNOWN);
 }
 
 #[test]
 fn a_user_s_table_replaces_a_built_in_one() {
-    let text = WOLVERINE.replace("wolverine", "spring");
+    let text = MY_APP.replace("my-app", "spring");
     let dialects = Dialects::with_user_tables([("s.toml", text.as_str())]).unwrap();
-    assert_eq!(dialects.names().collect::<Vec<_>>(), ["knative", "connect", "share-group", "streams", "spring"]);
+    let names: Vec<_> = dialects.names().collect();
+    assert_eq!((names.len(), names.last()), (BUILTIN.len(), Some(&"spring")));
     assert_eq!(dialects.show("spring"), Some(("generic names", text.as_str())));
 }
 
 #[test]
-fn the_digest_is_of_the_meaning() {
-    let digest = |text: &str| Dialects::from_tables([("w.toml", text)]).unwrap().digest();
-    let commented = WOLVERINE.replace("generic names", "other words").replace("[detect]", "# why\n\n[detect]");
-    assert_eq!(digest(WOLVERINE), digest(&commented));
-    assert_ne!(digest(WOLVERINE), digest(&WOLVERINE.replace("failed-at", "failed")));
-    assert_eq!(Dialects::builtin().digest(), Dialects::builtin().digest());
-    assert_eq!(Dialects::builtin().digest().len(), 64);
-    let user = Dialects::with_user_tables([("w.toml", WOLVERINE)]).unwrap();
-    assert_ne!(Routing::for_dialects(&user).digest(), Routing::default().digest());
-}
-
-#[test]
-fn mistakes_in_a_table_are_named() {
+fn a_table_can_be_another_one_with_other_names() {
+    let text = r#"
+name = "spring-acme"
+description = "Spring with our own header names"
+extends = "spring"
+[rename]
+"kafka_dlt-" = "x-acme-"
+"kafka_dlt-exception-message" = "x-why"
+"#;
+    let dialects = Dialects::with_user_tables([("acme.toml", text)]).unwrap();
+    let partition = 3i32.to_be_bytes();
+    let headers =
+        [h("x-acme-original-topic", "mail"), (b"x-acme-original-partition", Some(&partition)), h("x-why", "smtp")];
+    let d = decode(&dialects, &headers);
+    assert_eq!((d.dialect.as_ref(), d.error_message.as_deref()), ("spring-acme", Some("smtp")));
+    assert_eq!(restore_target(&d), Some(("mail", Some(3))));
+    // The longer name's rule is the one that counts; what has no prefix in common is stripped as in the other.
+    assert_eq!(dialects.strips("t", &batch_of(None, None, &headers).get(0)), [true, true, false]);
+    assert_eq!(decode(&dialects, &[h("kafka_dlt-original-topic", "mail")]).dialect, "spring");
+    assert_ne!(
+        dialects.digest(),
+        Dialects::with_user_tables([("a.toml", text.replace("x-why", "y").as_str())]).unwrap().digest()
+    );
     let error = |from: &str, to: &str| {
-        assert!(WOLVERINE.contains(from), "{from}");
-        Dialects::from_tables([("w.toml", WOLVERINE.replace(from, to).as_str())]).unwrap_err().message().to_owned()
+        Dialects::with_user_tables([("acme.toml", text.replace(from, to).as_str())]).unwrap_err().message().to_owned()
     };
     let starts = |is: String, start: &str| assert!(is.starts_with(start), "{is}");
-    starts(error("none = ", "noen = "), "w.toml: line 6: `noen = [\"x-not-mine\"]`: unknown field `noen`");
-    starts(error("failed_at = ", "failed_on = "), "w.toml: line 9: `failed_on = ");
-    starts(error("decimal-or-be", "hex"), "w.toml: line 11: `origin_offset = ");
-    starts(error("decimal-or-be", "text"), "w.toml: fields.origin_offset.from[0].encoding: does not fit");
-    starts(error("\"wolverine\"", "\"unknown\""), "w.toml: name: ");
-    starts(error("\"wolverine\"", "\"Wolve Rine\""), "w.toml: name: ");
-    starts(error("[\"exception-type\"] }", "[] }"), "w.toml: fields.error_class.from: names no header");
-    starts(error("[\"exception-type\"] }", "[\"a\", \"a\"] }"), "w.toml: fields.error_class.from[1]: ");
-    starts(error("[\"exception-type\"] }", "[{ header = \"a\", hedaer = 1 }] }"), "w.toml: line 8: ");
-    starts(error("[\"failed-at\"] }", "[\"failed-at\"], always = true }"), "w.toml: fields.failed_at.always: ");
-    starts(error("all = [\"exception-type\", \"original-destination\"]", ""), "w.toml: detect: ");
-    starts(error("names = [", "prefixes = [\"\"]\nnames = ["), "w.toml: strip.prefixes: ");
-    starts(error("[detect]", "pipeline = [\"attempts\"]\n[detect]"), "w.toml: line 4: ");
-    starts(error("[detect]", "replaced = [\"attempts\"]\n[detect]"), "w.toml: replaced: `attempts`");
-    let key = "[failure_key]\nfields = [\"origin_group\"]\noptional = [\"origin_group\"]\n[detect]";
-    starts(error("[detect]", key), "w.toml: failure_key.fields: ");
-    let twice = Dialects::from_tables([("a.toml", WOLVERINE), ("b.toml", WOLVERINE)]).unwrap_err();
-    starts(twice.message().to_owned(), "b.toml: name: `wolverine` is another table's name too");
+    starts(error("\"spring\"", "\"sprang\""), "acme.toml: line 4: extends: `sprang` is no built-in dialect");
+    starts(error("\"kafka_dlt-\"", "\"kafka-dlt-\""), "acme.toml: line 5: rename: `spring` has no header that begins");
+    starts(error("[rename]", "replaced = []\n[rename]"), "acme.toml: line 5: `replaced = []`: unknown field");
 }
 
 #[test]
-fn the_documented_table_is_a_table() {
-    let readme = include_str!("../../schemas/dialects/README.md");
-    let (_, rest) = readme.split_once("```toml\n").unwrap();
-    let (table, _) = rest.split_once("```").unwrap();
-    assert_eq!(Dialects::from_tables([("README.md", table)]).unwrap().names().next(), Some("my-app"));
-    for field in Field::ALL {
-        assert!(readme.contains(&format!("`{}`", field.name())), "{}", field.name());
-    }
-    assert!(BUILTIN.iter().all(|(file, text)| text.contains(&format!("name = \"{}\"", &file[..file.len() - 5]))));
+fn what_reads_keys_and_values_is_for_topics_that_ask() {
+    let json = r#"
+name = "envelope"
+description = "JSON"
+opt_in = true
+code = ["json-value"]
+[detect]
+all = ["$.error"]
+[fields]
+error_message = { from = ["$.error"] }
+[restore]
+value = { header = "$.original", encoding = "base64" }
+"#;
+    let asks = TopicSettings {
+        dialects: vec!["envelope".to_owned()],
+        ..TopicSettings::of(crate::topics::TopicMatch::parse("mine").unwrap())
+    };
+    let dialects = Dialects::with_user_tables([("e.toml", json)]).unwrap().with_topics(&[asks.clone()]).unwrap();
+    let batch = batch_of(Some(b"k"), Some(br#"{"error": "no", "original": "eA=="}"#), &[]);
+    let read = |topic: &str| dialects.decode(topic, 0, &batch.get(0)).error_message.map(Cow::into_owned);
+    assert_eq!((read("mine"), read("other")), (Some("no".to_owned()), None));
+    let original = |topic: &str, value: &[u8]| {
+        let batch = batch_of(Some(b"k"), Some(value), &[]);
+        let (key, value) = dialects.original(topic, &batch.get(0))?;
+        Some((key.unwrap().into_owned(), value.map(Cow::into_owned)))
+    };
+    let value = br#"{"error": "no", "original": "eA=="}"#;
+    assert_eq!(original("mine", value), Some((b"k".to_vec(), Some(b"x".to_vec()))));
+    assert_eq!(original("other", value), Some((b"k".to_vec(), Some(value.to_vec()))));
+    // What it does not hold is never made up: nothing, what is not base64, null apart.
+    assert_eq!(original("mine", br#"{"error": "no"}"#), None);
+    assert_eq!(original("mine", br#"{"error": "no", "original": "?"}"#), None);
+    assert_eq!(original("mine", br#"{"error": "no", "original": null}"#), Some((b"k".to_vec(), None)));
+    assert_ne!(dialects.digest(), Dialects::with_user_tables([("e.toml", json)]).unwrap().digest());
+    let wrong = Dialects::builtin().with_topics(&[asks]).unwrap_err();
+    assert_eq!(wrong.message(), "[topics.\"mine\"] dialects: there is no dialect \"envelope\"");
+    let error = |from: &str, to: &str| {
+        Dialects::from_tables([("e.toml", json.replace(from, to).as_str())]).unwrap_err().message().to_owned()
+    };
+    assert!(error("opt_in = true", "").starts_with("e.toml: line 5: code: "));
+    assert!(error("$.original", "$original").starts_with("e.toml: line 5: code: `$original` is no path"));
 }
 
 /// Reads everything that is meant for others, as a record's consumers do.
@@ -403,7 +430,7 @@ fn exercise(dialects: &Dialects, batch: &RawBatch) {
     let d = dialects.decode("t-dlq", 0, &raw);
     assert!(d.problems.len() <= 17);
     assert!(!Routing::for_dialects(dialects).pipeline("t-dlq", &d).is_empty());
-    assert_eq!(dialects.strips(&raw).len(), raw.headers.len());
+    assert_eq!(dialects.strips("t-dlq", &raw).len(), raw.headers.len());
     assert_eq!(d.hops.is_empty(), d.dialect == UNKNOWN);
     for n in [d.origin_partition.map(i64::from), d.origin_offset, d.attempts.map(i64::from)].into_iter().flatten() {
         assert!(n >= 0);
@@ -428,7 +455,7 @@ fn names(dialects: &Dialects) -> Vec<String> {
 
 #[test]
 fn no_bytes_make_decoding_fail() {
-    let dialects = Dialects::with_user_tables([("s.toml", SMALLRYE), ("w.toml", WOLVERINE)]).unwrap();
+    let dialects = Dialects::with_user_tables([("s.toml", PREPENDS), ("w.toml", MY_APP)]).unwrap();
     let bytes = || {
         prop_oneof![
             3 => proptest::collection::vec(any::<u8>(), 0..12),

@@ -2,7 +2,7 @@
 //!
 //! Owns no table and no record. Invariant: every input gives a value or a note, and no note holds a byte of input.
 
-use super::table::{Encoding, Field, Unit};
+use super::table::{Encoding, Field, OriginalEncoding, Unit};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use std::borrow::Cow;
@@ -87,6 +87,14 @@ pub(crate) fn encoded_text<'a>(
             notes.add(header, "not base64, taken as text");
             Some(text(bytes, header, notes))
         }
+    }
+}
+
+/// An original's key or value as it was; `None` if it is not there as the table says.
+pub(crate) fn original(bytes: Option<Cow<'_, [u8]>>, encoding: OriginalEncoding) -> Option<Option<Cow<'_, [u8]>>> {
+    match (bytes, encoding) {
+        (Some(bytes), OriginalEncoding::Base64) => STANDARD.decode(&bytes).ok().map(|b| Some(Cow::Owned(b))),
+        (bytes, _) => Some(bytes),
     }
 }
 

@@ -1,6 +1,6 @@
 //! Records that are sent together. Pure.
 
-use super::plan::{Place, Rules, Skip, Verdict};
+use super::plan::{Place, Rules, Skip, Verdict, Why};
 use crate::format::ArchivedRecord;
 use crate::record::{RawBatch, RecordId};
 
@@ -48,23 +48,29 @@ impl Batcher {
 
     /// Takes the next record; gives a batch when one is full.
     pub fn push(&mut self, rules: &Rules<'_>, record: &ArchivedRecord<'_>, verdict: Verdict) -> Option<Batch> {
-        match verdict {
-            Verdict::Send(place) => {
-                let raw = &record.raw;
-                let headers = rules.headers(raw);
+        let raw = &record.raw;
+        let original = rules.dialects.original(&record.id.topic, raw);
+        match (verdict, original) {
+            (Verdict::Send(place), Some((key, value))) => {
+                let headers = rules.headers(record);
                 self.open.raw.push(
                     raw.offset,
                     raw.timestamp_ms,
                     raw.timestamp_type,
                     raw.leader_epoch,
-                    raw.key,
-                    raw.value,
+                    key.as_deref(),
+                    value.as_deref(),
                     headers.into_iter(),
                 );
                 self.open.rows.push((record.id.clone(), place));
             }
-            Verdict::Skip(skip) if skip.why.is_failure() => self.open.skipped.push((record.id.clone(), skip)),
-            Verdict::Skip(_) => {}
+            // What the dead letter does not hold is never sent as what is missing.
+            (Verdict::Send(place), None) => {
+                let skip = Skip { why: Why::NotCopied, target: Some(place.topic), restore_id: None };
+                self.open.skipped.push((record.id.clone(), skip));
+            }
+            (Verdict::Skip(skip), _) if skip.why.is_failure() => self.open.skipped.push((record.id.clone(), skip)),
+            (Verdict::Skip(_), _) => {}
         }
         self.open.end += 1;
         let full = self.open.rows.len() >= self.limits.records

@@ -5,13 +5,14 @@
 //! nor a second time without being asked, nor into a dead-letter topic.
 
 use super::past::PastPartition;
-use crate::dialect::{Dialects, restore_target};
+use crate::dialect::{Dialects, Payload, restore_target};
 use crate::error::{Error, Result};
 use crate::filter::FilterDoc;
 use crate::format::ArchivedRecord;
 use crate::ledger::sha256_hex;
-use crate::record::{Header, PayloadState, RawRecord};
+use crate::record::{Header, PayloadState};
 use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Headers of this program's own, which a restore takes off.
@@ -329,6 +330,9 @@ impl Rules<'_> {
         if [decoded.payload_state, record.decoded.payload_state].contains(&PayloadState::NotCopied) {
             return Verdict::skip(Why::NotCopied, None);
         }
+        let Some(original) = self.dialects.original(&id.topic, raw) else {
+            return Verdict::skip(Why::NotCopied, None);
+        };
         if !self.options.include_restored {
             let done = past.finished(id.offset).map(|went| (Why::AlreadyRestored, went));
             let perhaps = || past.unfinished(id.offset).map(|went| (Why::UnfinishedRestore, went));
@@ -356,7 +360,7 @@ impl Rules<'_> {
                 return Verdict::skip(Why::Expired, Some(topic));
             }
         }
-        if self.limits.get(topic).is_some_and(|limit| self.is_larger(raw, *limit)) {
+        if self.limits.get(topic).is_some_and(|limit| self.is_larger(record, &original, *limit)) {
             return Verdict::skip(Why::TooLarge, Some(topic));
         }
         let partition = origin.and_then(|o| o.1).filter(|p| (0..*partitions).contains(p));
@@ -364,15 +368,19 @@ impl Rules<'_> {
     }
 
     /// Whether the record, sent alone, is more than `limit` bytes.
-    fn is_larger(&self, raw: &RawRecord<'_>, limit: u64) -> bool {
+    fn is_larger(&self, record: &ArchivedRecord<'_>, (key, value): &Payload<'_>, limit: u64) -> bool {
+        let raw = &record.raw;
         // Most are far from it, and need no look at their headers.
-        let at_most = raw.payload_len() + BATCH_HEADER + VARINT * (6 + 2 * raw.headers.len());
-        at_most as u64 > limit && sent_size(raw.key, raw.value, &self.headers(raw)) as u64 > limit
+        let payload = |p: &Option<Cow<'_, [u8]>>| p.as_ref().map_or(0, |p| p.len());
+        let most = raw.payload_len() + payload(key) + payload(value);
+        let at_most = most + BATCH_HEADER + VARINT * (6 + 2 * raw.headers.len());
+        at_most as u64 > limit && sent_size(key.as_deref(), value.as_deref(), &self.headers(record)) as u64 > limit
     }
 
     /// The headers that a restored record keeps, in order.
-    pub fn headers<'r>(&self, raw: &RawRecord<'r>) -> Vec<Header<'r>> {
-        let strips = self.dialects.strips(raw);
+    pub fn headers<'r>(&self, record: &ArchivedRecord<'r>) -> Vec<Header<'r>> {
+        let raw = &record.raw;
+        let strips = self.dialects.strips(&record.id.topic, raw);
         let kept = raw.headers.iter().zip(strips).filter(|(h, strip)| !strip && !h.name.starts_with(OWN_HEADERS));
         kept.map(|(h, _)| h).collect()
     }

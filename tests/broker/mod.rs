@@ -74,6 +74,7 @@ impl Broker {
 }
 
 /// The same record elsewhere, or at another time.
+#[allow(dead_code)]
 pub fn moved(f: &Fixture, topic: &str, partition: i32, timestamp_ms: i64) -> Fixture {
     let (raw, mut batch) = (f.batch.get(0), RawBatch::new());
     batch.push(0, timestamp_ms, TimestampType::CreateTime, -1, raw.key, raw.value, raw.headers.iter());

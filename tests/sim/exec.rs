@@ -117,6 +117,14 @@ impl Machine {
         drop(dropped);
     }
 
+    /// Drops all tasks, which hold this machine: many simulations in one process would need more and more memory.
+    pub fn end(&self) {
+        let mut inner = self.inner.lock().unwrap();
+        let dropped = (std::mem::take(&mut inner.tasks), std::mem::take(&mut inner.wakers));
+        drop(inner);
+        drop(dropped);
+    }
+
     /// Runs until `done`, or until nothing can happen any more, or `limit` is over; whether `done`.
     pub fn run_until(&self, limit: Duration, mut done: impl FnMut() -> bool) -> bool {
         let end = self.elapsed() + limit;

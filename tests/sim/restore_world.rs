@@ -8,7 +8,7 @@ use crate::restore_oracle::{ID, RestoreOracle, Source};
 use crate::rng::Rng;
 use crate::store::FaultyStore;
 use crate::support::{TestArchive, push};
-use crate::target::{Brokers, Topic};
+use crate::target::{Brokers, Readers, Topic};
 use dlq_archiver::archive::rfc3339;
 use dlq_archiver::catalog::Catalog;
 use dlq_archiver::dialect::Dialects;
@@ -85,7 +85,8 @@ pub fn run(seed: u64, without: &BTreeSet<String>) -> Report {
     let brokers =
         Brokers::new(machine.clone(), rng.clone(), faults.clone(), often(), topics(&rng), transactions, tells);
     oracle.watch(brokers.clone());
-    brokers.watch(oracle.clone());
+    let readers: Arc<dyn Readers> = oracle.clone();
+    brokers.watch(&readers);
     let mut store = FaultyStore::new(machine.clone(), rng.clone(), faults.clone(), oracle.clone(), often());
     store.memory = memory;
     let delivery = match transactions {
@@ -114,6 +115,7 @@ pub fn run(seed: u64, without: &BTreeSet<String>) -> Report {
         checked: world.oracle.checked(),
         steps: machine.steps(),
     };
+    machine.end();
     host::simulate(None);
     report
 }

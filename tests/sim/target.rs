@@ -15,7 +15,7 @@ use dlq_archiver::restore::target::{Produce, Settings, Target, Told};
 use dlq_archiver::{Error, Result};
 use futures::FutureExt;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 use std::time::Duration;
 
 /// Kafka's default of `transaction.timeout.ms`.
@@ -96,7 +96,8 @@ pub trait Readers: Send + Sync {
 #[derive(Clone)]
 pub struct Brokers {
     inner: Arc<Mutex<Inner>>,
-    readers: Arc<OnceLock<Arc<dyn Readers>>>,
+    /// Who judges holds these brokers.
+    readers: Arc<OnceLock<Weak<dyn Readers>>>,
     machine: Machine,
     rng: Rng,
     faults: Faults,
@@ -139,8 +140,8 @@ impl Brokers {
         Self { inner, readers: Arc::default(), machine, rng, faults, often, transactions, tells }
     }
 
-    pub fn watch(&self, readers: Arc<dyn Readers>) {
-        let _ = self.readers.set(readers);
+    pub fn watch(&self, readers: &Arc<dyn Readers>) {
+        let _ = self.readers.set(Arc::downgrade(readers));
     }
 
     pub fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -334,7 +335,7 @@ impl Brokers {
         let id = ended.id.clone();
         drop(inner);
         if fate == Fate::Committed
-            && let Some(readers) = self.readers.get()
+            && let Some(readers) = self.readers.get().and_then(Weak::upgrade)
         {
             readers.visible(&id, seen);
         }
@@ -425,7 +426,7 @@ impl Brokers {
         }
         answered.insert(request.number, Ok(taken.clone()));
         drop(inner);
-        if let Some(readers) = self.readers.get() {
+        if let Some(readers) = self.readers.get().and_then(Weak::upgrade) {
             for (place, record) in places.iter().zip(&request.records) {
                 readers.appended(request.process, request.number, place, record, transaction.is_some());
             }

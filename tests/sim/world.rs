@@ -77,6 +77,7 @@ pub fn run(seed: u64, without: &BTreeSet<String>) -> Report {
         checked: world.oracle.checked(),
         steps: machine.steps(),
     };
+    machine.end();
     host::simulate(None);
     report
 }

@@ -14,6 +14,7 @@ pub use file::{File, Value};
 
 use super::Cli;
 use crate::cut::Tables;
+use crate::dialect::Dialects;
 use crate::error::{Error, Result, did_you_mean};
 use crate::topics::TopicSettings;
 use clap::parser::ValueSource;
@@ -42,6 +43,7 @@ pub enum Refused {
 pub struct Config {
     pub file: File,
     pub topics: Vec<TopicSettings>,
+    dialect_files: Vec<PathBuf>,
     /// Keys that neither flag nor variable stands above.
     used: BTreeSet<String>,
     /// What the command line and the environment say.
@@ -64,9 +66,36 @@ impl Config {
         Ok(Self { topics: topics::settings(&file)?, file, ..Self::default() })
     }
 
-    /// The program's tables, with the pipelines that the file gives to topics.
-    pub fn tables(&self) -> Tables {
-        Tables::with_topics(&self.topics)
+    /// The built-in dialects and those of `--dialect-file`, and which topics ask for which.
+    ///
+    /// # Errors
+    /// [`crate::Kind::Config`] with file, line and reason.
+    pub fn dialects(&self) -> Result<Dialects> {
+        self.dialects_with(&[])
+    }
+
+    /// The same, with more files.
+    ///
+    /// # Errors
+    /// As [`Self::dialects`].
+    pub fn dialects_with(&self, more: &[PathBuf]) -> Result<Dialects> {
+        let read = |path: &PathBuf| {
+            let name = path.display().to_string();
+            let text = std::fs::read_to_string(path);
+            let text = text.map_err(|e| Error::config(format!("cannot read --dialect-file {name}: {e}")))?;
+            Ok((name, text))
+        };
+        let files: Vec<(String, String)> = self.dialect_files.iter().chain(more).map(read).collect::<Result<_>>()?;
+        let files = files.iter().map(|(name, text)| (name.as_str(), text.as_str()));
+        Dialects::with_user_tables(files)?.with_topics(&self.topics)
+    }
+
+    /// How records are decoded and routed: [`Self::dialects`], with the pipelines that the file gives to topics.
+    ///
+    /// # Errors
+    /// As [`Self::dialects`].
+    pub fn tables(&self) -> Result<Tables> {
+        Ok(Tables::of(self.dialects()?, &self.topics))
     }
 
     /// Where the file has a key that neither flag nor variable stands above.
@@ -123,7 +152,8 @@ fn finish(matches: ArgMatches, mut config: Config) -> Result<Parsed, Refused> {
     let set: BTreeSet<&str> = of_command.ids().map(|id| id.as_str()).filter(|id| !above.contains(*id)).collect();
     let used = config.file.settings.iter().filter(|s| set.contains(id(&s.key).as_str()));
     config.used = used.map(|s| s.key.clone()).collect();
-    Ok(Parsed { cli, config: Config { matches, ..config } })
+    let dialect_files = cli.dialect_file.clone();
+    Ok(Parsed { cli, config: Config { matches, dialect_files, ..config } })
 }
 
 /// Clap's name of a key's option.
@@ -180,7 +210,7 @@ fn check(file: &File) -> Result<()> {
     }
     if let Some(setting) = file.settings.iter().find(|s| !known.contains(&s.key)) {
         let near = did_you_mean(&setting.key.replace('_', "-"), known.iter().map(String::as_str));
-        let of_topics = ["pipeline"].contains(&setting.key.as_str());
+        let of_topics = ["pipeline", "dialects"].contains(&setting.key.as_str());
         let hint = match near.is_empty() {
             _ if of_topics => ". It belongs into a table of a topic, [topics.\"NAME\"]",
             true => ". Keys are the long names of options that have a variable DLQ_ARCHIVER_*",

@@ -7,7 +7,7 @@ use crate::cli::args::{cut_age, cut_bytes, duration, share};
 use crate::error::{Error, Result, did_you_mean};
 use crate::topics::{TopicMatch, TopicSettings};
 
-const KEYS: [&str; 6] = ["cut-records", "cut-bytes", "cut-age", "retention", "safety", "pipeline"];
+const KEYS: [&str; 7] = ["cut-records", "cut-bytes", "cut-age", "retention", "safety", "pipeline", "dialects"];
 
 /// # Errors
 /// [`crate::Kind::Config`] with file, line and key.
@@ -26,6 +26,10 @@ fn of(file: &File, table: &Table) -> Result<TopicSettings> {
 }
 
 fn set(settings: &mut TopicSettings, setting: &Setting) -> Result<(), String> {
+    if setting.key == "dialects" {
+        settings.dialects = setting.value.texts();
+        return Ok(());
+    }
     let Value::One(text) = &setting.value else { return Err("it takes one text or number".into()) };
     let told = |why| format!("{text:?}: {why}");
     match setting.key.as_str() {
