@@ -2,7 +2,8 @@
 # tests and benches share the release profile, so that nothing is built twice.
 .DEFAULT_GOAL := help
 SEEDS ?= 10000
-.PHONY: help demo test sim chaos bench lint fmt up down
+FUZZ_SECONDS ?= 300
+.PHONY: help demo test sim chaos bench fuzz lint fmt up down
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-6s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -21,7 +22,11 @@ chaos: ## real faults: stores that fail, brokers and processes that are killed; 
 	@tests/chaos/run.sh $(ARGS)
 
 bench: ## how fast one core decodes, encodes and reads back
+	@cargo bench --quiet --bench decode
 	@cargo bench --quiet --bench encode
+
+fuzz: ## the decoder under cargo-fuzz for FUZZ_SECONDS=300; needs a nightly compiler and cargo-fuzz
+	@cargo +nightly fuzz run decode fuzz/corpus/decode -- -max_total_time=$(FUZZ_SECONDS) -print_final_stats=1
 
 lint: ## rustfmt, clippy, licences, advisories, shell scripts, deploy/
 	@scripts/lint.sh

@@ -111,7 +111,7 @@ impl<'a> Decoder<'a, '_> {
     pub fn decode(mut self, topic: &str, partition: i32, raw: &RawRecord<'a>) -> Decoded<'a> {
         let mut all: Vec<Failure> = Vec::new();
         for (t, found) in self.walk.found.iter().enumerate() {
-            if found.matches(&self.tables[t]) {
+            if self.walk.matches(self.index, t, &self.tables[t]) {
                 all.extend(failures(t, &self.tables[t], &self.index.slots[t], found));
             }
         }

@@ -8,8 +8,8 @@ use super::table::{Code, Field, Original, Source, Table};
 use super::value::Notes;
 use super::{code, uber};
 use crate::record::RawRecord;
+use ahash::AHashMap;
 use std::borrow::Cow;
-use std::collections::HashMap;
 
 /// The tool's own header: how often a record was restored before.
 pub(crate) const RESTORE_COUNT: &str = "dlq-archiver-restore-count";
@@ -40,8 +40,12 @@ enum Use {
 
 #[derive(Debug)]
 pub(crate) struct Index {
-    names: HashMap<Box<[u8]>, Vec<Use>>,
-    any_prefixes: Vec<(Box<[u8]>, usize)>,
+    // The tables choose what is in it, so that no record can make its hashes collide.
+    names: AHashMap<Box<[u8]>, Vec<Use>>,
+    /// By their first byte: most headers have none that could fit.
+    any_prefixes: Vec<Vec<(Box<[u8]>, usize)>>,
+    /// By table: what [`Found::all`] has to be.
+    all: Vec<u64>,
     /// By table; the slots of a field in the order of its `from`.
     pub slots: Vec<Vec<Slot>>,
     structured: bool,
@@ -71,9 +75,6 @@ pub(crate) struct Hit<'a> {
 pub(crate) struct Found<'a> {
     pub hits: Vec<Hit<'a>>,
     pub last_position: usize,
-    /// The original's key and value as the dead letter holds them, null being `Some(None)`.
-    pub key: Option<Option<Cow<'a, [u8]>>>,
-    pub value: Option<Option<Cow<'a, [u8]>>>,
     all: u64,
     any: bool,
     none: bool,
@@ -83,6 +84,9 @@ pub(crate) struct Found<'a> {
 pub(crate) struct Walk<'a> {
     /// By table.
     pub found: Vec<Found<'a>>,
+    /// What tables take for the original's key and value, later ones in place of earlier ones.
+    pub keys: Vec<(usize, Option<Cow<'a, [u8]>>)>,
+    pub values: Vec<(usize, Option<Cow<'a, [u8]>>)>,
     /// The last such header's value, null being `Some(None)`.
     pub restore_count: Option<Option<&'a [u8]>>,
     content_type: Option<&'a [u8]>,
@@ -92,9 +96,9 @@ pub(crate) struct Walk<'a> {
 
 impl Index {
     pub fn new(tables: &[Table]) -> Self {
-        let mut names: HashMap<Box<[u8]>, Vec<Use>> = HashMap::new();
+        let mut names: AHashMap<Box<[u8]>, Vec<Use>> = AHashMap::new();
         let mut add = |name: &str, u: Use| names.entry(name.as_bytes().into()).or_default().push(u);
-        let mut any_prefixes = Vec::new();
+        let mut any_prefixes = vec![Vec::new(); 256];
         let mut slots = Vec::new();
         for (t, table) in tables.iter().enumerate() {
             let d = &table.detect;
@@ -103,7 +107,11 @@ impl Index {
             }
             d.any.iter().for_each(|name| add(name, Use::Any { table: t }));
             d.none.iter().for_each(|name| add(name, Use::None { table: t }));
-            any_prefixes.extend(d.any_prefix.iter().map(|p| (p.as_bytes().into(), t)));
+            for prefix in &d.any_prefix {
+                if let Some(first) = prefix.as_bytes().first() {
+                    any_prefixes[usize::from(*first)].push((prefix.as_bytes().into(), t));
+                }
+            }
             let mut table_slots = Vec::new();
             for (&field, rule) in &table.fields {
                 for source in &rule.from {
@@ -138,7 +146,8 @@ impl Index {
             });
         }
         let opt_in = tables.iter().enumerate().filter(|(_, t)| t.opt_in).map(|(i, _)| i).collect();
-        Self { names, any_prefixes, slots, structured, payloads, paths, opt_in }
+        let all = tables.iter().map(|t| (0..t.detect.all.len()).fold(0, |bits, i| bits | 1u64 << i)).collect();
+        Self { names, any_prefixes, all, slots, structured, payloads, paths, opt_in }
     }
 
     /// Walks the headers; then, if the record is a structured CloudEvent, its attributes; then what the tables in
@@ -199,7 +208,14 @@ impl Index {
 
     pub fn walk_headers<'a>(&self, raw: &RawRecord<'a>) -> Walk<'a> {
         let found = std::iter::repeat_with(Found::default).take(self.slots.len()).collect();
-        let mut walk = Walk { found, restore_count: None, content_type: None, end: raw.headers.len() };
+        let mut walk = Walk {
+            found,
+            keys: Vec::new(),
+            values: Vec::new(),
+            restore_count: None,
+            content_type: None,
+            end: raw.headers.len(),
+        };
         for (position, header) in raw.headers.iter().enumerate() {
             self.put(&mut walk, position, header.name, header.value.map(Cow::Borrowed), header.value);
         }
@@ -226,7 +242,13 @@ impl Index {
     }
 
     pub fn knows(&self, name: &[u8]) -> bool {
-        self.names.contains_key(name) || self.any_prefixes.iter().any(|(prefix, _)| name.starts_with(prefix))
+        self.names.contains_key(name) || self.prefixes(name).next().is_some()
+    }
+
+    /// Whose prefixes the name begins with.
+    fn prefixes(&self, name: &[u8]) -> impl Iterator<Item = usize> {
+        let near = name.first().map_or(&[][..], |first| &self.any_prefixes[usize::from(*first)]);
+        near.iter().filter(move |(prefix, _)| name.starts_with(prefix)).map(|(_, table)| *table)
     }
 
     /// `raw` is the value as a header has it, for the two headers that no table reads.
@@ -246,8 +268,8 @@ impl Index {
                 Use::Slot { table, slot } => {
                     walk.found[table].hits.push(Hit { slot, position, value: value.clone() });
                 }
-                Use::Key { table } => walk.found[table].key = Some(value.clone()),
-                Use::Value { table } => walk.found[table].value = Some(value.clone()),
+                Use::Key { table } => walk.keys.push((table, value.clone())),
+                Use::Value { table } => walk.values.push((table, value.clone())),
                 Use::ContentType => walk.content_type = raw.or(walk.content_type),
                 Use::RestoreCount => walk.restore_count = Some(raw),
             }
@@ -260,11 +282,9 @@ impl Index {
                 _ => {}
             }
         }
-        for (prefix, table) in &self.any_prefixes {
-            if name.starts_with(prefix) {
-                walk.found[*table].any = true;
-                walk.found[*table].last_position = position;
-            }
+        for table in self.prefixes(name) {
+            walk.found[table].any = true;
+            walk.found[table].last_position = position;
         }
     }
 }
@@ -276,10 +296,10 @@ fn bytes_of(text: Cow<'_, str>) -> Cow<'_, [u8]> {
     }
 }
 
-impl Found<'_> {
-    pub fn matches(&self, table: &Table) -> bool {
-        let d = &table.detect;
-        let all = d.all.iter().enumerate().fold(0, |bits, (i, _)| bits | 1u64 << i);
-        self.all == all && !self.none && (self.any || d.any.is_empty() && d.any_prefix.is_empty())
+impl Walk<'_> {
+    /// Whether the record is of this table's dialect.
+    pub fn matches(&self, index: &Index, t: usize, table: &Table) -> bool {
+        let (found, d) = (&self.found[t], &table.detect);
+        found.all == index.all[t] && !found.none && (found.any || d.any.is_empty() && d.any_prefix.is_empty())
     }
 }

@@ -23,7 +23,7 @@ use crate::error::{Error, Result, did_you_mean};
 use crate::record::{Decoded, RawRecord};
 use crate::topics::{TopicSettings, position_of};
 use decode::Decoder;
-use index::Index;
+use index::{Found, Index, Walk};
 use sha2::{Digest, Sha256};
 use std::borrow::Cow;
 use table::Table;
@@ -169,26 +169,33 @@ impl Dialects {
             return own();
         }
         let walk = self.index.walk(raw, self.opted(topic), &mut Notes::default());
-        let on_record = self.tables.iter().zip(walk.found).filter(|(table, found)| found.matches(table));
-        let elsewhere = on_record.filter(|(table, _)| !table.restore.is_none());
-        let Some((table, found)) = elsewhere.max_by_key(|(_, found)| found.last_position) else { return own() };
-        let key = match &table.restore.key {
-            Some(from) => value::original(found.key.flatten(), from.encoding)?,
+        let elsewhere = self.on_record(&walk).filter(|(t, _)| !self.tables[*t].restore.is_none());
+        let Some((t, _)) = elsewhere.max_by_key(|(_, found)| found.last_position) else { return own() };
+        let last = |all: &[(usize, Option<Cow<'a, [u8]>>)]| {
+            all.iter().rev().find(|(table, _)| *table == t).map(|(_, bytes)| bytes.clone())
+        };
+        let restore = &self.tables[t].restore;
+        let key = match &restore.key {
+            Some(from) => value::original(last(&walk.keys).flatten(), from.encoding)?,
             None => raw.key.map(Cow::Borrowed),
         };
-        let value = match &table.restore.value {
-            Some(from) => value::original(found.value?, from.encoding)?,
+        let value = match &restore.value {
+            Some(from) => value::original(last(&walk.values)?, from.encoding)?,
             None => raw.value.map(Cow::Borrowed),
         };
         Some((key, value))
+    }
+
+    /// The tables whose dialect the record has, and what they found.
+    fn on_record<'w, 'a>(&'w self, walk: &'w Walk<'a>) -> impl Iterator<Item = (usize, &'w Found<'a>)> {
+        walk.found.iter().enumerate().filter(|(t, _)| walk.matches(&self.index, *t, &self.tables[*t]))
     }
 
     /// For each of the record's headers, in order, whether a restore leaves it out: it belongs to one of the dialects
     /// found on the record. The program's own headers are the restore's business.
     pub fn strips(&self, topic: &str, raw: &RawRecord<'_>) -> Vec<bool> {
         let walk = self.index.walk(raw, self.opted(topic), &mut Notes::default());
-        let on_record = self.tables.iter().zip(&walk.found).filter(|(table, found)| found.matches(table));
-        let strips: Vec<_> = on_record.map(|(table, _)| &table.strip).collect();
+        let strips: Vec<_> = self.on_record(&walk).map(|(t, _)| &self.tables[t].strip).collect();
         let stripped = |name: &[u8]| {
             strips.iter().any(|s| {
                 s.names.iter().any(|n| n.as_bytes() == name)

@@ -47,11 +47,11 @@ impl Notes {
 /// Text of any bytes: what is not UTF-8, and U+0000, becomes U+FFFD. Borrows where nothing is replaced.
 pub(crate) fn text<'a>(bytes: Cow<'a, [u8]>, header: &str, notes: &mut Notes) -> Cow<'a, str> {
     let (text, valid) = match bytes {
-        Cow::Borrowed(b) => {
-            let text = String::from_utf8_lossy(b);
-            let valid = matches!(text, Cow::Borrowed(_));
-            (text, valid)
-        }
+        // Looked at as a whole first: several times as fast as the lossy reading, and nearly all is valid.
+        Cow::Borrowed(b) => match str::from_utf8(b) {
+            Ok(text) => (Cow::Borrowed(text), true),
+            Err(_) => (String::from_utf8_lossy(b), false),
+        },
         Cow::Owned(b) => match String::from_utf8(b) {
             Ok(text) => (Cow::Owned(text), true),
             Err(e) => (Cow::Owned(String::from_utf8_lossy(e.as_bytes()).into_owned()), false),
