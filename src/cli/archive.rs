@@ -149,13 +149,18 @@ impl Args {
         self.output.output
     }
 
+    pub fn is_in_s3(&self) -> bool {
+        self.store.is_s3()
+    }
+
     /// All that is known to be wrong before broker or store are asked.
     ///
     /// # Errors
     /// [`crate::Kind::Config`], with what to set.
-    pub fn prepare(&self, config: &Config) -> Result<(Options, Connection)> {
+    pub async fn prepare(&self, config: &Config) -> Result<(Options, Connection)> {
         let options = self.options(config)?;
-        self.store.check()?;
+        self.listen.check()?;
+        self.store.check().await?;
         Ok((options, self.kafka.connection(config)?))
     }
 
@@ -252,8 +257,7 @@ fn parse_from(text: &str) -> Result<From> {
 }
 
 pub async fn run(args: Args, config: &Config) -> Result<u8> {
-    let (options, connection) = args.prepare(config)?;
-    args.store.check()?;
+    let (options, connection) = args.prepare(config).await?;
     let (counters, requests) = (Arc::new(Counters::default()), Requests::default());
     let _server = args.listen.start(&counters, &requests, &options).await?;
     let cluster = Arc::new(Kafka::new(connection)?);

@@ -37,7 +37,7 @@ pub struct Args {
 
 pub async fn run(args: Args) -> Result<u8> {
     let id = parse_id(&args.id)?;
-    let catalog = Catalog::open(args.store.open(false).await?).await?;
+    let catalog = Catalog::open(args.store.read().await?).await?;
     let found = find(&catalog, &id).await?;
     let mut out = Out::new();
     match args.output.output {

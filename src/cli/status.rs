@@ -195,10 +195,15 @@ async fn nagios(args: &Args, config: &Config) -> Result<u8> {
             })
         }
         Err(e) => {
-            output::line(&format!("DLQ UNKNOWN - {}", print::one_line(e.message())))?;
+            output::line(&unknown(e.message()))?;
             Ok(3)
         }
     }
+}
+
+/// A plugin's line where nothing could be found out.
+pub fn unknown(why: &str) -> String {
+    format!("DLQ UNKNOWN - {}", print::one_line(why))
 }
 
 /// Until Ctrl-C. What does not answer is shown, and asked again.

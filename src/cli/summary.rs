@@ -184,7 +184,7 @@ impl Field {
 
 pub async fn run(args: Args) -> Result<u8> {
     let filter = args.filter.filter()?;
-    let catalog = Catalog::open(args.store.open(false).await?).await?;
+    let catalog = Catalog::open(args.store.read().await?).await?;
     let partitions = catalog.partitions(&filter).await?;
     let mut summary = Summary::new(args.by, args.exact);
     let unread = summary.manifests(&catalog, &partitions, &filter).await?;

@@ -89,7 +89,7 @@ pub async fn run(args: Args, config: &Config) -> Result<u8> {
         expect,
         start_timeout: args.start_timeout,
     };
-    let store = args.store.open(false).await?;
+    let store = args.store.read().await?;
     let (counters, began) = (Arc::new(Counters::default()), Instant::now());
     let show = tokio::spawn(show_progress(counters.clone()));
     let report = verify::run(options, store, counters.clone()).await;
