@@ -6,7 +6,7 @@
 use super::board::Board;
 use crate::cut::Tally;
 use crate::host;
-use crate::ledger::GapKind;
+use crate::ledger::{GapKind, loss_words};
 use crate::store::Created;
 use prometheus_client::metrics::histogram::Histogram;
 use std::collections::BTreeMap;
@@ -184,6 +184,15 @@ impl TopicCounters {
 }
 
 impl Counted {
+    /// What was found lost, in words.
+    pub fn losses(&self) -> Option<String> {
+        let of = |unsure: bool| {
+            let kinds = self.gaps.iter().zip(GapKind::ALL);
+            kinds.filter(|(_, k)| k.is_loss() && (*k == GapKind::Unknown) == unsure).map(|(offsets, _)| offsets).sum()
+        };
+        loss_words(of(false), of(true))
+    }
+
     fn add(mut self, other: &Self) -> Self {
         self.read_records += other.read_records;
         self.read_bytes += other.read_bytes;
@@ -273,5 +282,8 @@ mod tests {
             counters.topic("t").gap(kind, offsets);
         }
         assert_eq!((counters.get().lost, counters.get().gaps), (4021, [1, 20, 300, 4000]));
+        let told = "21 offsets are lost, and 4000 more may be: retention deleted them before they were archived";
+        assert_eq!(counters.get().losses().as_deref(), Some(told));
+        assert_eq!(Counted::default().losses(), None);
     }
 }

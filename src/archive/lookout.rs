@@ -102,7 +102,7 @@ impl Lookout {
         let shortest = behind.values().filter_map(|k| k.settings.retention_ms).min();
         let due = known.iter().map(|(tp, k)| {
             let safety = shared.options.safety_of(&tp.topic);
-            let pressing = k.log.lag_bytes.is_some_and(|lag| retention::pressing(lag, &k.settings, safety));
+            let pressing = retention::pressing(&k.log, &k.settings, safety);
             let unread = peeked.get(tp).map(|record| (record.offset, record.timestamp_ms));
             (tp.clone(), Due { settings: k.settings, unread, end: k.log.stable, pressing })
         });
@@ -370,7 +370,7 @@ fn note(
     k.waiting_since_ms = (k.log.lag() > 0).then(|| k.waiting_since_ms.unwrap_or(now_ms));
     let bytes = k.record_bytes.or(mean);
     k.log.lag_bytes = bytes.map(|bytes| bytes.saturating_mul(k.log.lag()));
-    let growth = k.growth.zip(bytes).map(|(growth, bytes)| growth * bytes as f64);
+    let growth = k.growth.zip(bytes).map(|(offsets, bytes)| retention::growth(offsets, bytes));
     k.deadline = retention::deadline(&k.log, &k.settings, growth, now_ms);
 }
 

@@ -336,7 +336,7 @@ fn print(outcome: &Outcome, output: Output) -> Result<()> {
         } else {
             String::new()
         },
-        if c.lost > 0 { format!("; {} offsets were LOST to retention before this run", c.lost) } else { String::new() },
+        c.losses().map_or_else(String::new, |told| format!("; {told}")),
         if outcome.stopped.is_empty() {
             String::new()
         } else {
