@@ -125,13 +125,16 @@ impl Vitals {
         Some(self.heartbeat_ms.load(Relaxed)).filter(|at| *at != 0 && *at != i64::MAX)
     }
 
-    pub(super) fn kafka(&self, answers: bool) {
+    /// Whether the brokers answer. At the end of an outage: how long it was, ms, for one of those who tell it.
+    pub(super) fn kafka(&self, answers: bool) -> Option<i64> {
+        let now_ms = host::now_us() / 1000;
         if answers {
-            self.kafka_failing_since_ms.store(0, Relaxed);
-        } else {
-            // Another thread may have told it first.
-            let _ = self.kafka_failing_since_ms.compare_exchange(0, host::now_us() / 1000, Relaxed, Relaxed);
+            let since = self.kafka_failing_since_ms.swap(0, Relaxed);
+            return (since != 0).then(|| now_ms.saturating_sub(since));
         }
+        // Another thread may have told it first.
+        let _ = self.kafka_failing_since_ms.compare_exchange(0, now_ms, Relaxed, Relaxed);
+        None
     }
 
     pub fn kafka_failing_since_ms(&self) -> Option<i64> {
@@ -273,6 +276,16 @@ mod tests {
         let dialects = counters.dialects();
         assert_eq!(dialects.len(), DIALECTS + 1);
         assert_eq!(dialects[OTHER_DIALECTS], Decodes { records: 5, problems: 3 });
+    }
+
+    /// The end of an outage was not told at all, or would be by each thread that saw it.
+    #[test]
+    fn the_end_of_an_outage_is_told_by_one() {
+        let vitals = Vitals::default();
+        assert_eq!((vitals.kafka(true), vitals.kafka(false), vitals.kafka(false)), (None, None, None));
+        assert!(vitals.kafka_failing_since_ms().is_some());
+        assert!(vitals.kafka(true).is_some_and(|ms| ms >= 0));
+        assert_eq!((vitals.kafka(true), vitals.kafka_failing_since_ms()), (None, None));
     }
 
     #[test]
