@@ -278,7 +278,10 @@ mod tests {
     fn partitions_whose_log_nobody_tells_are_not_ready() {
         let untold = |min: i64| Partition { told_at_ms: Some(NOW - min * MIN), ..waiting(590, 9, 9_000) };
         assert!(reasons(&inputs(), &untold(5)).is_empty());
-        assert_eq!(reasons(&inputs(), &untold(6)), ["brokers: for 6 min they have not told the offsets of 1 partition: t/3"]);
+        assert_eq!(
+            reasons(&inputs(), &untold(6)),
+            ["brokers: for 6 min they have not told the offsets of 1 partition: t/3"]
+        );
         // It was never told, and its ledger is loaded; and one that is not.
         let never = Partition { told_at_ms: None, ..waiting(590, 9, 7) };
         assert!(reasons(&inputs(), &never)[0].starts_with("brokers: for 7 min"));

@@ -161,11 +161,8 @@ fn check_shows_what_is_in_force_and_where_it_comes_from() {
     assert_eq!(setting("endpoint-url")[0], "http://h:9000");
     let variables = document["variables"].as_array().unwrap().iter();
     let variables: Vec<_> = variables.map(|v| [&v["variable"], &v["value"]].map(|v| v.as_str().unwrap())).collect();
-    for shown in [
-        ["AWS_ACCESS_KEY_ID", "...MPLE"],
-        ["AWS_REGION", "eu-west-1"],
-        ["AWS_SECRET_ACCESS_KEY", "(hidden)"],
-    ] {
+    for shown in [["AWS_ACCESS_KEY_ID", "...MPLE"], ["AWS_REGION", "eu-west-1"], ["AWS_SECRET_ACCESS_KEY", "(hidden)"]]
+    {
         assert!(variables.contains(&shown), "{variables:?}");
     }
     assert_eq!(setting("log-format"), ["text", "variable", "DLQ_ARCHIVER_LOG_FORMAT"]);
@@ -226,7 +223,8 @@ fn check_refuses_what_archive_would() {
         }
     }
     let mut told = files.program();
-    let told: Run = told.args(["config", "check", "-t", "a"]).env("AWS_ENDPOINT_URL", "h:9000").output().unwrap().into();
+    let told: Run =
+        told.args(["config", "check", "-t", "a"]).env("AWS_ENDPOINT_URL", "h:9000").output().unwrap().into();
     assert!(told.fails(2).contains("the endpoint URL in the AWS configuration \"h:9000\" must begin"), "{told:?}");
     let told = files.run(&["config", "check", "-t", "a", "-X", "group.id=x"]);
     assert!(told.fails(2).contains("-X group.id cannot be set"), "{told:?}");

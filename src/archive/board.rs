@@ -180,7 +180,10 @@ mod tests {
         let told = risk(&[0, 1, 2], 60_000);
         assert!(told.starts_with("t/1 comes first: Kafka may delete the first of its 2 offsets that are"), "{told}");
         assert!(risk(&[0, 1], 120_000).starts_with("t/1 comes first: its 2 offsets that are not archived are past"));
-        assert!(risk(&[0], 60_000).starts_with("Kafka may delete the first of its 4 offsets"), "one alone needs no name");
+        assert!(
+            risk(&[0], 60_000).starts_with("Kafka may delete the first of its 4 offsets"),
+            "one alone needs no name"
+        );
         assert_eq!(risk(&[2], 60_000), "nothing of it is waiting to be archived");
         assert_eq!(risk(&[7], 60_000), "Kafka keeps the records until retention");
     }

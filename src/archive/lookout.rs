@@ -501,7 +501,8 @@ mod tests {
     #[test]
     fn a_backlogs_shape_goes_through_offsets_by_time_to_its_end() {
         let shape = |samples: &[(i64, i64)]| {
-            let samples: Vec<_> = samples.iter().map(|(ms, offset)| (*ms, BTreeMap::from([(tp(0), *offset)]))).collect();
+            let samples: Vec<_> =
+                samples.iter().map(|(ms, offset)| (*ms, BTreeMap::from([(tp(0), *offset)]))).collect();
             backlog(&tp(0), &known(), &samples, 1_080_000).profile
         };
         assert_eq!(shape(&[]), [(10, 1_000_000), (110, 1_080_000)], "a straight line has to do");

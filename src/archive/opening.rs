@@ -182,7 +182,7 @@ mod tests {
     async fn a_store_that_keeps_the_condition_passes_the_probe() {
         let store = crate::store::MemoryStore::new();
         let (_stage, stage) = crate::stage::channel();
-        probe_race(&store, &Patience::new(None, stage, Arc::default())).await.unwrap();
+        probe_race(&store, &Patience::new(None, stage, std::sync::Arc::default())).await.unwrap();
         assert_eq!(store.snapshot().len(), ROUNDS);
     }
 }

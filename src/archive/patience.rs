@@ -228,14 +228,7 @@ impl Patience {
     }
 
     /// Tells that it is waited: at once where it is the first wait of an outage, then now and then with the others.
-    fn tell<'p>(
-        &'p self,
-        what: &'p str,
-        doing: &str,
-        began: Instant,
-        counted: &mut Option<Counted<'p>>,
-        why: &str,
-    ) {
+    fn tell<'p>(&'p self, what: &'p str, doing: &str, began: Instant, counted: &mut Option<Counted<'p>>, why: &str) {
         let outages = &self.outages;
         if counted.is_none() {
             *counted = Some(Counted { patience: self, what, over: false });

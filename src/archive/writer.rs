@@ -270,7 +270,8 @@ impl Writer<'_> {
             self.counters().gap(kind, offsets);
             let told = kind.words(&what);
             if kind.is_loss() {
-                let unsure = if kind == GapKind::Unknown { " (markers and aborted records take offsets too)" } else { "" };
+                let unsure =
+                    if kind == GapKind::Unknown { " (markers and aborted records take offsets too)" } else { "" };
                 tracing::error!(
                     topic = tp.topic,
                     partition = tp.partition,

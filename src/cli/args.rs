@@ -170,7 +170,8 @@ fn tell_open_secrets(path: &Path, connection: &Connection) {
     let place = format!("{}:", path.display());
     let has_secrets = connection.in_force().iter().any(|(name, _, at)| is_secret(name) && at.starts_with(&place));
     let has = |path: &Path, mode| std::fs::metadata(path).is_ok_and(|m| m.permissions().mode() & mode != 0);
-    let reached = |path: &Path| path.canonicalize().is_ok_and(|path| path.ancestors().skip(1).all(|dir| has(dir, 0o001)));
+    let reached =
+        |path: &Path| path.canonicalize().is_ok_and(|path| path.ancestors().skip(1).all(|dir| has(dir, 0o001)));
     if has_secrets && has(path, 0o004) && reached(path) {
         let path = path.display();
         tracing::warn!("{path} has passwords or keys, and every user of this machine can read it: chmod o-r {path}");

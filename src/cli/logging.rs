@@ -65,7 +65,8 @@ impl Directives {
     pub fn unknown(&self) -> Vec<String> {
         const OWN: &str = "dlq_archiver";
         let modules = include_str!("../lib.rs").lines();
-        let modules = modules.filter_map(|line| line.trim_start_matches("pub ").strip_prefix("mod ")?.strip_suffix(';'));
+        let modules =
+            modules.filter_map(|line| line.trim_start_matches("pub ").strip_prefix("mod ")?.strip_suffix(';'));
         let modules: Vec<String> = modules.map(|module| format!("{OWN}::{module}")).collect();
         let known: Vec<&str> = modules.iter().map(String::as_str).chain([OWN]).chain(LIBRARIES).collect();
         let unknown = self.0.iter().filter_map(|(target, _)| {
@@ -77,7 +78,8 @@ impl Directives {
             });
             let near = did_you_mean(&target.replace('-', "_"), known.iter().copied());
             let is_own = target.starts_with(OWN);
-            (!is_known && (is_own || !near.is_empty())).then(|| format!("log-level {target}: there is no such module{near}"))
+            (!is_known && (is_own || !near.is_empty()))
+                .then(|| format!("log-level {target}: there is no such module{near}"))
         });
         unknown.collect()
     }

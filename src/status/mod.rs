@@ -121,10 +121,8 @@ impl Watcher {
         }
         let told = match brokers_error {
             None => {
-                let (told, untold) = tokio::join!(
-                    self.ask(&in_kafka, &stored, deadline),
-                    self.untold(&described, &stored, deadline)
-                );
+                let (told, untold) =
+                    tokio::join!(self.ask(&in_kafka, &stored, deadline), self.untold(&described, &stored, deadline));
                 Told { untold, ..told }
             }
             Some(_) => Told::default(),
@@ -281,7 +279,8 @@ impl Watcher {
             .buffered(TOPICS)
             .collect()
             .await;
-        let untold = told.into_iter().filter(|(_, id): &(&TopicPartition, _)| !matches!(id, Some(Ok(TopicId::NoTopic))));
+        let untold =
+            told.into_iter().filter(|(_, id): &(&TopicPartition, _)| !matches!(id, Some(Ok(TopicId::NoTopic))));
         untold.map(|(tp, _)| tp.topic.clone()).collect()
     }
 

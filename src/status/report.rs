@@ -474,12 +474,18 @@ impl Report {
             _ => String::new(),
         };
         if self.level > Level::Ok {
-            let worst = |t: &&TopicReport| Some(format!("{}: {}{}", t.topic, t.standing.reasons.first()?.text, t.others()));
+            let worst =
+                |t: &&TopicReport| Some(format!("{}: {}{}", t.topic, t.standing.reasons.first()?.text, t.others()));
             let told: Vec<String> = bad.iter().filter_map(worst).take(2).collect();
             let more =
                 bad.len().checked_sub(told.len()).filter(|n| *n > 0).map(|n| format!("; {}", count(n, "more topic")));
             let more = more.unwrap_or_default();
-            return format!("{} of {}: {}{more}{hidden}", bad.len(), count(self.topics.len(), "topic"), told.join("; "));
+            return format!(
+                "{} of {}: {}{more}{hidden}",
+                bad.len(),
+                count(self.topics.len(), "topic"),
+                told.join("; ")
+            );
         }
         let all = format!("{}, {}", count(self.topics.len(), "topic"), count(self.partitions.len(), "partition"));
         match (self.total(|s| s.waiting), self.deadline()) {

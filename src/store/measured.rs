@@ -237,7 +237,10 @@ mod tests {
         let store = |telling| {
             let inner: Arc<dyn Store> = Arc::new(Late(MemoryStore::new()));
             match telling {
-                true => Measured { told_ms: Some((Duration::from_millis(5), AtomicI64::new(0))), ..Measured::telling(inner) },
+                true => Measured {
+                    told_ms: Some((Duration::from_millis(5), AtomicI64::new(0))),
+                    ..Measured::telling(inner)
+                },
                 false => Measured::new(inner, Requests::default()),
             }
         };

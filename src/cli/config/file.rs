@@ -106,7 +106,10 @@ impl File {
                 }
                 ("topic", DeValue::Table(table)) => {
                     let name = in_order(table).first().map_or("NAME", |(name, ..)| name);
-                    return Err(at(start, &format!("topic is a list of names; settings of one are in [topics.{name:?}]")));
+                    return Err(at(
+                        start,
+                        &format!("topic is a list of names; settings of one are in [topics.{name:?}]"),
+                    ));
                 }
                 ("kafka" | "topics", _) => return Err(at(start, &format!("{key} is a table: write [{key}]"))),
                 (_, value) => file.settings.push(Setting {

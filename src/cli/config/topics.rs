@@ -37,7 +37,9 @@ fn set(settings: &mut TopicSettings, setting: &Setting) -> Result<(), String> {
         "cut-bytes" => settings.cut_bytes = Some(cut_bytes(text).map_err(told)?),
         "cut-age" => settings.cut_age = Some(cut_age(text).map_err(told)?),
         "retention" => match duration(text).map_err(told)? {
-            Duration::ZERO => return Err(told("it must be above 0; leave it out if records are kept for ever".to_owned())),
+            Duration::ZERO => {
+                return Err(told("it must be above 0; leave it out if records are kept for ever".to_owned()));
+            }
             retention => settings.retention = Some(retention),
         },
         "safety" => settings.safety = Some(share(text).map_err(told)?),
