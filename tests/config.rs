@@ -259,6 +259,34 @@ fn a_table_of_no_topic_and_a_module_that_is_none_are_told() {
     assert_eq!(warnings(&["-t", "a-dlq", "--log-level", "info"]).len(), 4);
 }
 
+/// Half of all machines' users could read the brokers' password.
+#[test]
+fn a_file_with_passwords_that_everybody_can_read_is_told() {
+    use std::os::unix::fs::PermissionsExt;
+    let files = Files::new("topic = \"a\"\narchive = \"file:///x\"\n[kafka]\nsasl.username = \"me\"");
+    // The folder of a test is its user's alone.
+    let folder = files.0.path();
+    let mode = |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    let properties = folder.join("kafka.properties");
+    fs::write(&properties, "sasl.password=hunter2\n").unwrap();
+    let check = || {
+        let told = files.run(&["config", "check", "-b", "k:1", "--kafka-config", properties.to_str().unwrap()]);
+        assert!(told.code == 0 && !told.out.contains("hunter2") && !told.err.contains("hunter2"), "{told:?}");
+        told.err
+    };
+    mode(&properties, 0o644);
+    assert_eq!(check(), "", "nobody gets into the folder");
+    mode(folder, 0o755);
+    let told = check();
+    assert!(told.contains(&format!("chmod o-r {}", properties.display())) && told.lines().count() == 1, "{told}");
+    mode(&properties, 0o640);
+    assert_eq!(check(), "");
+    // The name of a user is no secret.
+    fs::write(&properties, "sasl.username=me\n").unwrap();
+    mode(&properties, 0o644);
+    assert_eq!(check(), "");
+}
+
 #[test]
 fn the_example_is_taken() {
     let example = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/dlq-archiver.toml");

@@ -473,7 +473,7 @@ mod tests {
         };
         assert_eq!(overdue(&mut lookout, 0), [""; 0]);
         let told = overdue(&mut lookout, 3);
-        assert!(told.len() == 1 && told[0].starts_with("t: 3 records were past retention.ms (100 s)"), "{told:?}");
+        assert!(told.len() == 1 && told[0].starts_with("t: 3 records were past retention.ms (1 min)"), "{told:?}");
         assert_eq!(overdue(&mut lookout, 3), [""; 0]);
         assert_eq!(overdue(&mut lookout, 4).len(), 1);
     }
@@ -481,14 +481,14 @@ mod tests {
     #[test]
     fn a_look_takes_down_growth_lag_and_deadline() {
         let mut k = Known { record_bytes: Some(20), ..known() };
-        let settings = LogSettings { retention_bytes: Some(100_000), ..k.settings };
+        let settings = LogSettings { retention_bytes: Some(90_000), ..k.settings };
         note(&mut k, settings, None, Some((0, 110, 110)), None, 1_010_000);
         assert_eq!((k.growth, k.log.lag(), k.waiting_since_ms), (None, 100, Some(1_010_000)));
         assert_eq!(k.deadline.map(|d| d.at_ms), Some(1_100_000));
         note(&mut k, settings, None, Some((0, 210, 210)), None, 1_020_000);
-        // 10 offsets a second: 1,000 bytes of the 80,000 that are left.
+        // 10 offsets a second: 1,000 bytes of the 70,000 that are left.
         assert_eq!((k.growth, k.told_at_ms, k.waiting_since_ms), (Some(10.0), Some(1_020_000), Some(1_010_000)));
-        assert_eq!(k.deadline.map(|d| (d.at_ms, d.limit)), Some((1_100_000, retention::Limit::Size)));
+        assert_eq!(k.deadline.map(|d| (d.at_ms, d.limit)), Some((1_090_000, retention::Limit::Size)));
         // A leader that is away: what was known stays.
         note(&mut k, settings, None, None, None, 1_090_000);
         assert_eq!((k.log.end, k.told_at_ms), (210, Some(1_020_000)));

@@ -64,10 +64,12 @@ impl File {
         let at = |start: usize, why: &str| Error::config(format!("{name}:{}: {why}", line(text, start)));
         let root = DeTable::parse(text).map_err(|e| {
             let start = e.span().map_or(0, |span| span.start);
-            // Of what stands there a key alone: the rest may be a password.
+            // Of its line the key alone: the rest may be a password.
             let of_key = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
-            let key = text.get(start..).unwrap_or_default();
-            let key = &key[..key.find(|c| !of_key(c)).unwrap_or(key.len())];
+            let (before, behind) = text.split_at_checked(start).unwrap_or_default();
+            let begin = before.trim_end_matches(of_key).len();
+            let end = start + behind.len() - behind.trim_start_matches(of_key).len();
+            let key = text.get(begin..end).unwrap_or_default();
             match e.message().trim() {
                 "duplicate key" => at(start, &format!("{key}: it stands there twice: keep one")),
                 why if why.starts_with("key with no value") => at(start, &format!("{key}: this is not TOML: {why}")),
