@@ -373,6 +373,10 @@ fn deadline_words(deadline: &Deadline, waiting: u64, now_ms: i64) -> String {
 fn topic(partitions: &[PartitionReport]) -> TopicReport {
     let mut all = Standing::default();
     let mut reasons: Vec<(i64, Reason)> = Vec::new();
+    // What holds for each of them is the topic's, and told once.
+    let each_has = |r: &&Reason| partitions.iter().all(|p| p.standing.reasons.contains(r));
+    let of_all: Vec<&Reason> =
+        partitions.first().map_or(Vec::new(), |p| p.standing.reasons.iter().filter(each_has).collect());
     for p in partitions {
         let s = &p.standing;
         all.level = all.level.max(s.level);
@@ -380,7 +384,7 @@ fn topic(partitions: &[PartitionReport]) -> TopicReport {
         let of_topic = |r: &Reason| Reason { text: format!("{place}{}", r.text), ..r.clone() };
         // Of those that are near deletion the nearest is told first.
         let first = |r: &Reason| s.deadline.filter(|_| r.why == Why::Deadline).map_or(i64::MIN, |d| d.at_ms);
-        reasons.extend(s.reasons.iter().map(|r| (first(r), of_topic(r))));
+        reasons.extend(s.reasons.iter().filter(|r| !of_all.contains(r)).map(|r| (first(r), of_topic(r))));
         all.silent |= s.silent;
         all.waiting = all.waiting.saturating_add(s.waiting);
         if s.waiting > 0 {
@@ -398,6 +402,7 @@ fn topic(partitions: &[PartitionReport]) -> TopicReport {
         all.lost.add(&s.lost);
         all.lost_recently = all.lost_recently.saturating_add(s.lost_recently);
     }
+    reasons.extend(of_all.into_iter().map(|r| (i64::MIN, r.clone())));
     reasons.sort_by_key(|(first, r)| (std::cmp::Reverse(r.level), *first));
     all.reasons = reasons.into_iter().map(|(_, reason)| reason).collect();
     let first = partitions.first();

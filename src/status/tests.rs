@@ -311,6 +311,9 @@ fn a_job_that_runs_less_often_than_records_go_is_a_warning() {
     assert_eq!((whys(&report).as_slice(), report.exit_code()), (&[(Level::Warning, Why::ShortRetention)][..], 0));
     let told = "1 of 1 topic: orders-dlq: it keeps records for 10 h, and `archive --once` runs every 10 h (--interval)";
     assert_eq!(report.headline(), told);
+    // It is the topic's, and no partition's.
+    let two = [0, 1].map(|p| Partition { tp: TopicPartition::new("orders-dlq", p), ..partition(100) });
+    assert_eq!(judge(&facts(two.into()), &Rules { interval_ms: Some(10 * HOUR), ..RULES }).headline(), told);
     let absent = Partition { kafka: Kafka::Absent, ..partition(100) };
     assert_eq!(judge(&facts(vec![absent]), &Rules { interval_ms: Some(99 * HOUR), ..RULES }).level, Level::Ok);
 }
