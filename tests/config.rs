@@ -8,6 +8,7 @@ mod support;
 use dlq_archiver::kafka::{Connection, MockBroker, NewRecord, Producer};
 use serde_json::Value;
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -15,9 +16,15 @@ use support::{Run, program};
 
 struct Files(tempfile::TempDir);
 
+fn mode(path: &Path, mode: u32) {
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+}
+
 impl Files {
     fn new(toml: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
+        // Its user's alone, as what is in it may be.
+        mode(folder.path(), 0o700);
         fs::write(folder.path().join("c.toml"), toml).unwrap();
         Self(folder)
     }
@@ -259,14 +266,11 @@ fn a_table_of_no_topic_and_a_module_that_is_none_are_told() {
     assert_eq!(warnings(&["-t", "a-dlq", "--log-level", "info"]).len(), 4);
 }
 
-/// Half of all machines' users could read the brokers' password.
+/// Every user of the machine could read the brokers' password, and nothing said so.
 #[test]
 fn a_file_with_passwords_that_everybody_can_read_is_told() {
-    use std::os::unix::fs::PermissionsExt;
     let files = Files::new("topic = \"a\"\narchive = \"file:///x\"\n[kafka]\nsasl.username = \"me\"");
-    // The folder of a test is its user's alone.
     let folder = files.0.path();
-    let mode = |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
     let properties = folder.join("kafka.properties");
     fs::write(&properties, "sasl.password=hunter2\n").unwrap();
     let check = || {
