@@ -3,6 +3,7 @@
 //! Health is about progress: that nothing is archived is fine while nothing is waiting, or while what waits has time.
 //! Owns the two decisions and their words. Knows no HTTP and asks nobody: the archive's board is handed in.
 
+use crate::error::few;
 use crate::record::TopicPartition;
 use crate::retention::{Deadline, Limit, Log, LogSettings, words};
 
@@ -13,6 +14,10 @@ const HEARTBEAT_MS: i64 = 60_000;
 const STANDSTILL_MS: i64 = 60_000;
 /// How long a store may be away while something waits.
 const STORE_AWAY_MS: i64 = 300_000;
+/// How long a partition's log may be unknown: it is asked for once a minute, and what waits there is not known either.
+const UNTOLD_MS: i64 = 300_000;
+/// Partitions that a reason names.
+const NAMED: usize = 3;
 
 /// One partition. Times are ms since 1970.
 #[derive(Debug, Clone, Default)]
@@ -22,6 +27,8 @@ pub struct Partition {
     /// As it was seen last, with what is archived now.
     pub log: Log,
     pub archived_at_ms: i64,
+    /// When its leader told last how its log stands.
+    pub told_at_ms: Option<i64>,
     /// Since when something waits.
     pub waiting_since_ms: Option<i64>,
     pub deadline: Option<Deadline>,
@@ -40,6 +47,13 @@ impl Partition {
             }
             _ => Some(deadline.left),
         }
+    }
+
+    /// For how long nobody has told how its log stands, ms. One that is archived is told by its records.
+    fn untold(&self, now_ms: i64) -> i64 {
+        // Before its ledger is loaded, nobody asks.
+        let since = Some(self.archived_at_ms).filter(|at| *at > 0).max(self.told_at_ms);
+        since.map_or(0, |at| now_ms.saturating_sub(at))
     }
 
     /// For how long it has been able to get on and has not, ms.
@@ -95,13 +109,22 @@ pub fn unready<'p>(
         add("store", "it has not answered since the start".into());
     }
     let mut waiting = 0;
+    let (mut untold, mut longest) = (Vec::new(), 0);
     for (tp, partition) in partitions {
         waiting += partition.log.lag();
         if let Some(why) = &partition.stopped {
             add(&tp.to_string(), format!("stopped: {why}"));
         } else if let Some(why) = expiring(inputs, partition, now_ms) {
             add(&tp.to_string(), why);
+        } else if partition.untold(now_ms) > UNTOLD_MS {
+            longest = longest.max(partition.untold(now_ms));
+            untold.push(tp);
         }
+    }
+    if !untold.is_empty() {
+        let (n, since) = (untold.len(), words(longest));
+        let what = if n == 1 { "partition" } else { "partitions" };
+        add("brokers", format!("for {since} they have not told the offsets of {n} {what}: {}", few(untold, NAMED)));
     }
     let away = inputs.store_away_since_ms.map(|since| now_ms.saturating_sub(since));
     if let Some(away) = away.filter(|away| *away > STORE_AWAY_MS && waiting > 0) {
@@ -149,6 +172,7 @@ mod tests {
         Partition {
             log: Log { next: 10, stable: 15, end: 15, ..Log::default() },
             archived_at_ms: NOW - archived_min * MIN,
+            told_at_ms: Some(NOW - MIN),
             waiting_since_ms: Some(NOW - waiting_min * MIN),
             deadline: Some(Deadline { at_ms: NOW + left_min * MIN, limit: Limit::Time, left: 0.9 }),
             settings: LogSettings { retention_ms: Some(10 * HOUR), ..LogSettings::default() },
@@ -247,6 +271,27 @@ mod tests {
             ["store: it has not answered for 6 min, and 5 offsets are waiting"]
         );
         assert!(reasons(&away(60), &Partition::default()).is_empty(), "nothing is waiting");
+    }
+
+    /// With the brokers away all was ready for as long as a deadline was far: the log was as it had been told last.
+    #[test]
+    fn partitions_whose_log_nobody_tells_are_not_ready() {
+        let untold = |min: i64| Partition { told_at_ms: Some(NOW - min * MIN), ..waiting(590, 9, 9_000) };
+        assert!(reasons(&inputs(), &untold(5)).is_empty());
+        assert_eq!(
+            reasons(&inputs(), &untold(6)),
+            ["brokers: for 6 min they have not told the offsets of 1 partition: t/3"]
+        );
+        // It was never told, and its ledger is loaded; and one that is not.
+        let never = Partition { told_at_ms: None, ..waiting(590, 9, 7) };
+        assert!(reasons(&inputs(), &never)[0].starts_with("brokers: for 7 min"));
+        assert!(reasons(&inputs(), &Partition::default()).is_empty());
+        // It is archived, so it is read.
+        assert!(reasons(&inputs(), &Partition { archived_at_ms: NOW, ..untold(6) }).is_empty());
+        let all: Vec<_> = (0..9).map(|p| (TopicPartition::new("t", p), untold(i64::from(p) + 4))).collect();
+        let told = unready(&inputs(), all.iter().map(|(tp, p)| (tp, p)), NOW);
+        assert_eq!(told.len(), 1, "one for all of them: {told:?}");
+        assert_eq!(told[0].why, "for 12 min they have not told the offsets of 7 partitions: t/2, t/3, t/4 and 4 more");
     }
 
     #[test]

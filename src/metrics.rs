@@ -156,6 +156,7 @@ impl Seen {
             stopped,
             log,
             archived_at_ms: known.archived_at_ms,
+            told_at_ms: known.told_at_ms,
             waiting_since_ms: known.waiting_since_ms,
             deadline: known.deadline.filter(|_| log.lag() > 0),
             settings: known.settings,

@@ -95,6 +95,10 @@ pub fn words(ms: i64) -> String {
     }
 }
 
+/// What a record takes in the log besides key, value and headers, at most: a batch of its own (61 bytes), and lengths. Dead
+/// letters come one by one.
+const ON_DISK: u64 = 80;
+
 /// One partition at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Log {
@@ -122,6 +126,11 @@ impl Log {
     /// Of them, those that nobody can read before a transaction ends.
     pub fn hidden(&self) -> u64 {
         between(self.stable.max(self.next), self.end)
+    }
+
+    /// At most so many bytes of the log are from `next` on: what `retention.bytes` is compared with.
+    fn disk_bytes(&self) -> Option<u64> {
+        Some(self.lag_bytes?.saturating_add(self.lag().saturating_mul(ON_DISK)))
     }
 
     /// Offsets that went before they were archived, and of which the ledger does not know yet.
@@ -155,7 +164,7 @@ pub struct Deadline {
 }
 
 /// The deadline of what is not archived of a partition; `None` if nothing is waiting, or nothing is known to delete it.
-/// `growth`: bytes a second that are written to the partition.
+/// `growth`: bytes a second that are written to the log.
 pub fn deadline(log: &Log, settings: &LogSettings, growth: Option<f64>, now_ms: i64) -> Option<Deadline> {
     if log.lag() == 0 {
         return None;
@@ -165,7 +174,7 @@ pub fn deadline(log: &Log, settings: &LogSettings, growth: Option<f64>, now_ms: 
         let at_ms = oldest.saturating_add(retention);
         Deadline { at_ms, limit: Limit::Time, left: share(at_ms.saturating_sub(now_ms), retention) }
     });
-    let by_size = log.lag_bytes.zip(settings.retention_bytes).and_then(|(lag, size)| {
+    let by_size = log.disk_bytes().zip(settings.retention_bytes).and_then(|(lag, size)| {
         let room = size.saturating_sub(lag);
         let left = if size == 0 { 0.0 } else { room as f64 / size as f64 };
         let at_ms = match growth {
@@ -194,8 +203,13 @@ pub fn cut_by(oldest_ms: i64, settings: &LogSettings, safety: f64) -> Option<i64
 }
 
 /// Whether so much is waiting that it has to be cut for its size: `safety` (0 to 1) of `retention.bytes`.
-pub fn pressing(lag_bytes: u64, settings: &LogSettings, safety: f64) -> bool {
-    settings.retention_bytes.is_some_and(|size| lag_bytes as f64 >= size as f64 * safety)
+pub fn pressing(log: &Log, settings: &LogSettings, safety: f64) -> bool {
+    log.disk_bytes().zip(settings.retention_bytes).is_some_and(|(lag, size)| lag as f64 >= size as f64 * safety)
+}
+
+/// Bytes a second that a log grows by, where so many offsets come, with records of so many bytes.
+pub fn growth(offsets: f64, record_bytes: u64) -> f64 {
+    offsets * record_bytes.saturating_add(ON_DISK) as f64
 }
 
 /// What is to be read of a partition, and when it goes.
@@ -367,15 +381,16 @@ mod tests {
 
     #[test]
     fn the_deadline_is_the_earlier_of_time_and_size_and_nothing_waiting_has_none() {
+        // 10 offsets: 800 bytes besides.
         let log = Log { start: 0, next: 10, stable: 20, end: 20, oldest_ms: Some(HOUR), lag_bytes: Some(600) };
         let settings = LogSettings { retention_ms: Some(4 * HOUR), ..LogSettings::default() };
         let at = |log: &Log, settings: &LogSettings, growth| deadline(log, settings, growth, 2 * HOUR);
         let time = at(&log, &settings, None).unwrap();
         assert_eq!((time.at_ms, time.limit, time.left), (5 * HOUR, Limit::Time, 0.75));
-        let sized = LogSettings { retention_bytes: Some(1000), ..settings };
+        let sized = LogSettings { retention_bytes: Some(1800), ..settings };
         // 400 bytes of room, one a second: 400 s.
         let size = at(&log, &sized, Some(1.0)).unwrap();
-        assert_eq!((size.at_ms, size.limit, size.left), (2 * HOUR + 400_000, Limit::Size, 0.4));
+        assert_eq!((size.at_ms, size.limit, size.left), (2 * HOUR + 400_000, Limit::Size, 400.0 / 1800.0));
         // It does not grow: age comes first.
         assert_eq!(at(&log, &sized, Some(0.0)).unwrap().limit, Limit::Time);
         // Over the size already.
@@ -405,8 +420,20 @@ mod tests {
         assert_eq!(cut_by(1_000, &settings, 0.5), Some(31_000));
         assert_eq!(cut_by(-1, &settings, 0.5), None);
         assert_eq!(cut_by(1_000, &LogSettings::default(), 0.5), None);
-        assert!(!pressing(49, &settings, 0.5) && pressing(50, &settings, 0.5));
-        assert!(!pressing(u64::MAX, &LogSettings::default(), 0.5));
+        let log = |bytes, lag| Log { end: lag, lag_bytes: Some(bytes), ..Log::default() };
+        assert!(!pressing(&log(49, 0), &settings, 0.5) && pressing(&log(50, 0), &settings, 0.5));
+        assert!(!pressing(&log(u64::MAX, 1), &LogSettings::default(), 0.5));
+        assert!(!pressing(&Log { lag_bytes: None, ..log(0, 99) }, &settings, 0.5), "nothing is known of their size");
+    }
+
+    /// Dead letters come one by one, each in a batch of its own: 10 bytes of payload take 80 more in the log.
+    #[test]
+    fn small_records_reach_retention_bytes_long_before_their_payload_does() {
+        let settings = LogSettings { retention_bytes: Some(100_000), ..LogSettings::default() };
+        let log = Log { end: 1_200, lag_bytes: Some(12_000), ..Log::default() };
+        assert!(pressing(&log, &settings, 0.5));
+        assert_eq!(deadline(&log, &settings, None, 5).map(|d| (d.at_ms, d.left)), Some((5, 0.0)));
+        assert_eq!(growth(2.0, 10), 180.0);
     }
 
     /// `n` offsets from 0 on, their timestamps evenly from `first` to `last` seconds.

@@ -8,6 +8,7 @@ mod support;
 use dlq_archiver::kafka::{Connection, MockBroker, NewRecord, Producer};
 use serde_json::Value;
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -15,9 +16,15 @@ use support::{Run, program};
 
 struct Files(tempfile::TempDir);
 
+fn mode(path: &Path, mode: u32) {
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+}
+
 impl Files {
     fn new(toml: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
+        // Its user's alone, as what is in it may be.
+        mode(folder.path(), 0o700);
         fs::write(folder.path().join("c.toml"), toml).unwrap();
         Self(folder)
     }
@@ -133,10 +140,12 @@ fn check_shows_what_is_in_force_and_where_it_comes_from() {
          [topics.\"^b\"]\nretention = \"2d\"",
     );
     let args = ["config", "check", "-b", "k:1", "--cut-records", "7", "-X", "ssl.key.password=hunter2"];
-    let more = ["--endpoint-url", "http://u:hunter2@h:9000", "--partitions", "100", "--pipelines", "10"];
+    let more = ["--endpoint-url", "http://h:9000", "--partitions", "100", "--pipelines", "10"];
     let run = |output| -> Run {
         let mut command = files.program();
         command.env("DLQ_ARCHIVER_CUT_BYTES", "1MiB").env("DLQ_ARCHIVER_GROUP", "of-variable");
+        command.env("AWS_SECRET_ACCESS_KEY", "hunter2").env("AWS_ACCESS_KEY_ID", "AKIAIOSFODNN7EXAMPLE");
+        command.env("AWS_REGION", "eu-west-1");
         command.args(args).args(more).args(["-o", output]).output().unwrap().into()
     };
     let (table, json) = (run("table"), run("json"));
@@ -156,7 +165,13 @@ fn check_shows_what_is_in_force_and_where_it_comes_from() {
     assert_eq!(setting("topic"), ["a-dlq, ^b", "file", &format!("{config}:1")]);
     assert_eq!(setting("memory"), ["512MiB", "default", "null"]);
     assert_eq!(setting("region"), ["null", "default", "null"]);
-    assert_eq!(setting("endpoint-url")[0], "http://(hidden)@h:9000");
+    assert_eq!(setting("endpoint-url")[0], "http://h:9000");
+    let variables = document["variables"].as_array().unwrap().iter();
+    let variables: Vec<_> = variables.map(|v| [&v["variable"], &v["value"]].map(|v| v.as_str().unwrap())).collect();
+    for shown in [["AWS_ACCESS_KEY_ID", "...MPLE"], ["AWS_REGION", "eu-west-1"], ["AWS_SECRET_ACCESS_KEY", "(hidden)"]]
+    {
+        assert!(variables.contains(&shown), "{variables:?}");
+    }
     assert_eq!(setting("log-format"), ["text", "variable", "DLQ_ARCHIVER_LOG_FORMAT"]);
     assert_eq!(setting("config"), [&config, "variable", "DLQ_ARCHIVER_CONFIG"]);
     let kafka = |name: &str| {
@@ -200,6 +215,24 @@ fn check_refuses_what_archive_would() {
     assert!(told.err.trim_end().ends_with("c.toml:1)"), "{told:?}");
     let told = files.run(&["config", "check", "-t", "a"]);
     assert_eq!(told.ok().lines().next().unwrap().split_whitespace().next(), Some("SETTING"));
+    // What only the start of `archive` found, after it had waited for brokers.
+    let archive = |args: &[&str]| files.run(&[&["archive", "-t", "a", "--start-timeout", "1s"], args].concat());
+    for (args, why) in [
+        (["--listen", "9464"], "--listen \"9464\" is not an address"),
+        (["--listen", "0.0.0.0:99999"], "--listen \"0.0.0.0:99999\" is not an address"),
+        (["--ready-below", "2"], "expected a share from 0 to 1"),
+        (["--endpoint-url", "h:9000"], "--endpoint-url \"h:9000\" must begin with http"),
+        (["--endpoint-url", "http://u:hunter2@h:9000"], "--endpoint-url must be http://HOST:PORT"),
+    ] {
+        let told = files.run(&[&["config", "check", "-t", "a"], &args[..]].concat());
+        for told in [told, archive(&args)] {
+            assert!(told.code == 2 && told.err.contains(why) && !told.err.contains("hunter2"), "{told:?}");
+        }
+    }
+    let mut told = files.program();
+    let told: Run =
+        told.args(["config", "check", "-t", "a"]).env("AWS_ENDPOINT_URL", "h:9000").output().unwrap().into();
+    assert!(told.fails(2).contains("the endpoint URL in the AWS configuration \"h:9000\" must begin"), "{told:?}");
     let told = files.run(&["config", "check", "-t", "a", "-X", "group.id=x"]);
     assert!(told.fails(2).contains("-X group.id cannot be set"), "{told:?}");
     let files = Files::new("cut-age = \"15x\"");
@@ -212,6 +245,50 @@ fn check_refuses_what_archive_would() {
     }
     let told: Run = program().args(["list", "--config", "/no/such.toml"]).output().unwrap().into();
     assert!(told.fails(2).contains("cannot read --config /no/such.toml"), "{told:?}");
+}
+
+#[test]
+fn a_table_of_no_topic_and_a_module_that_is_none_are_told() {
+    let files = Files::new(
+        "topic = [\"a-dlq\", \"^orders\"]\narchive = \"file:///x\"\nlog-level = \"info,dlq_archiver::archve=debug\"\n\
+         [topics.a-dlt]\n[topics.\"^a\"]\n[topics.\"^b\"]\n[topics.orders-x]\n[topics.mail-dlq]",
+    );
+    let warnings = |args: &[&str]| {
+        let told = files.run(&[&["config", "check", "-b", "k:1", "-o", "json"], args].concat()).json();
+        let warnings = told["warnings"].as_array().unwrap().iter().map(|w| w.as_str().unwrap().to_owned());
+        warnings.collect::<Vec<_>>()
+    };
+    // Two patterns may have a topic in common.
+    let told = warnings(&[]);
+    assert_eq!(told.len(), 3, "{told:?}");
+    assert!(told[0].starts_with("[topics.\"a-dlt\"] is of no topic") && told[1].contains("mail-dlq"), "{told:?}");
+    assert!(told[2].contains("dlq_archiver::archve: there is no such module"), "{told:?}");
+    assert_eq!(warnings(&["-t", "a-dlq", "--log-level", "info"]).len(), 4);
+}
+
+/// Every user of the machine could read the brokers' password, and nothing said so.
+#[test]
+fn a_file_with_passwords_that_everybody_can_read_is_told() {
+    let files = Files::new("topic = \"a\"\narchive = \"file:///x\"\n[kafka]\nsasl.username = \"me\"");
+    let folder = files.0.path();
+    let properties = folder.join("kafka.properties");
+    fs::write(&properties, "sasl.password=hunter2\n").unwrap();
+    let check = || {
+        let told = files.run(&["config", "check", "-b", "k:1", "--kafka-config", properties.to_str().unwrap()]);
+        assert!(told.code == 0 && !told.out.contains("hunter2") && !told.err.contains("hunter2"), "{told:?}");
+        told.err
+    };
+    mode(&properties, 0o644);
+    assert_eq!(check(), "", "nobody gets into the folder");
+    mode(folder, 0o755);
+    let told = check();
+    assert!(told.contains(&format!("chmod o-r {}", properties.display())) && told.lines().count() == 1, "{told}");
+    mode(&properties, 0o640);
+    assert_eq!(check(), "");
+    // The name of a user is no secret.
+    fs::write(&properties, "sasl.username=me\n").unwrap();
+    mode(&properties, 0o644);
+    assert_eq!(check(), "");
 }
 
 #[test]

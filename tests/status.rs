@@ -142,7 +142,10 @@ async fn a_loss_is_seen_while_it_happens_and_after_it() {
     let (code, during) = rig.table(&[]);
     eprintln!("{during}");
     assert_eq!(code, 3, "{during}");
-    assert!(during.starts_with("CRITICAL: ") && during.contains("5 offsets (10 to 14) are gone"), "{during}");
+    assert!(
+        during.starts_with("CRITICAL: ") && during.contains("5 offsets (10..15) are lost: retention deleted them"),
+        "{during}"
+    );
     let document = rig.json(&[]);
     assert_eq!(
         (&document["partitions"][0]["gone_offsets"], &document["partitions"][0]["lost"]),

@@ -126,27 +126,36 @@ impl Board {
         self.lock().clone()
     }
 
-    /// What an outage puts at risk, in words.
-    pub(super) fn risk(&self, tp: &TopicPartition, now_ms: i64) -> String {
+    /// What an outage puts at risk that these wait for, in words: the one whose records go first.
+    pub(super) fn risk(&self, waiting: &[TopicPartition], now_ms: i64) -> String {
         let partitions = self.lock();
-        let Some(known) = partitions.get(tp) else { return "Kafka keeps the records until retention".into() };
+        let known = waiting.iter().filter_map(|tp| Some((tp, partitions.get(tp)?)));
         // As it is now, not as it was at the last look.
-        let end = known.log.end.max(known.read);
-        let log =
-            Log { next: known.archived.unwrap_or(known.log.next), end, oldest_ms: known.oldest_ms(), ..known.log };
-        let lag = log.lag();
-        match retention::deadline(&log, &known.settings, None, now_ms) {
-            Some(deadline) if deadline.at_ms <= now_ms => {
+        let logs = known.map(|(tp, known)| {
+            let end = known.log.end.max(known.read);
+            let next = known.archived.unwrap_or(known.log.next);
+            let log = Log { next, end, oldest_ms: known.oldest_ms(), ..known.log };
+            (tp, retention::deadline(&log, &known.settings, None, now_ms), log)
+        });
+        let logs: Vec<_> = logs.collect();
+        let first = logs.iter().filter_map(|(tp, deadline, log)| Some((tp, (*deadline)?, log.lag())));
+        let of = |tp: &TopicPartition| if waiting.len() > 1 { format!("{tp} comes first: ") } else { String::new() };
+        match first.min_by_key(|(_, deadline, _)| deadline.at_ms) {
+            Some((tp, deadline, lag)) if deadline.at_ms <= now_ms => {
                 format!(
-                    "its {lag} offsets that are not archived are past retention: Kafka may delete the first of them now"
+                    "{}its {lag} offsets that are not archived are past retention: Kafka may delete the first of them now",
+                    of(tp)
                 )
             }
-            Some(deadline) => format!(
-                "Kafka may delete the first of its {lag} offsets that are not archived in {}, from {} on",
+            Some((tp, deadline, lag)) => format!(
+                "{}Kafka may delete the first of its {lag} offsets that are not archived in {}, from {} on",
+                of(tp),
                 retention::words(deadline.at_ms.saturating_sub(now_ms)),
                 super::rfc3339(deadline.at_ms.saturating_mul(1000))
             ),
-            None if end > 0 && lag == 0 => "nothing of it is waiting to be archived".into(),
+            None if logs.len() == waiting.len() && logs.iter().all(|(.., log)| log.end > 0 && log.lag() == 0) => {
+                "nothing of it is waiting to be archived".into()
+            }
             None => "Kafka keeps the records until retention".into(),
         }
     }
@@ -155,6 +164,29 @@ impl Board {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn of_many_that_wait_the_one_whose_records_go_first_is_told() {
+        let (board, tp) = (Board::default(), |partition| TopicPartition::new("t", partition));
+        for (partition, end, oldest_ms) in [(0, 9, 50_000), (1, 7, 20_000), (2, 5, 90_000)] {
+            board.add(&tp(partition));
+            board.archived(&tp(partition), 5, 1);
+            board.update(&tp(partition), |known| {
+                known.settings.retention_ms = Some(100_000);
+                (known.read, known.log.end, known.oldest_read_ms) = (end, end, Some(oldest_ms));
+            });
+        }
+        let risk = |partitions: &[i32], now| board.risk(&partitions.iter().map(|p| tp(*p)).collect::<Vec<_>>(), now);
+        let told = risk(&[0, 1, 2], 60_000);
+        assert!(told.starts_with("t/1 comes first: Kafka may delete the first of its 2 offsets that are"), "{told}");
+        assert!(risk(&[0, 1], 120_000).starts_with("t/1 comes first: its 2 offsets that are not archived are past"));
+        assert!(
+            risk(&[0], 60_000).starts_with("Kafka may delete the first of its 4 offsets"),
+            "one alone needs no name"
+        );
+        assert_eq!(risk(&[2], 60_000), "nothing of it is waiting to be archived");
+        assert_eq!(risk(&[7], 60_000), "Kafka keeps the records until retention");
+    }
 
     #[test]
     fn a_partition_that_was_given_away_does_not_come_back_by_a_late_cut() {

@@ -6,7 +6,7 @@
 use super::board::Board;
 use crate::cut::Tally;
 use crate::host;
-use crate::ledger::GapKind;
+use crate::ledger::{GapKind, loss_words};
 use crate::store::Created;
 use prometheus_client::metrics::histogram::Histogram;
 use std::collections::BTreeMap;
@@ -125,13 +125,16 @@ impl Vitals {
         Some(self.heartbeat_ms.load(Relaxed)).filter(|at| *at != 0 && *at != i64::MAX)
     }
 
-    pub(super) fn kafka(&self, answers: bool) {
+    /// Whether the brokers answer. At the end of an outage: how long it was, ms, for one of those who tell it.
+    pub(super) fn kafka(&self, answers: bool) -> Option<i64> {
+        let now_ms = host::now_us() / 1000;
         if answers {
-            self.kafka_failing_since_ms.store(0, Relaxed);
-        } else {
-            // Another thread may have told it first.
-            let _ = self.kafka_failing_since_ms.compare_exchange(0, host::now_us() / 1000, Relaxed, Relaxed);
+            let since = self.kafka_failing_since_ms.swap(0, Relaxed);
+            return (since != 0).then(|| now_ms.saturating_sub(since));
         }
+        // Another thread may have told it first.
+        let _ = self.kafka_failing_since_ms.compare_exchange(0, now_ms, Relaxed, Relaxed);
+        None
     }
 
     pub fn kafka_failing_since_ms(&self) -> Option<i64> {
@@ -184,6 +187,15 @@ impl TopicCounters {
 }
 
 impl Counted {
+    /// What was found lost, in words.
+    pub fn losses(&self) -> Option<String> {
+        let of = |unsure: bool| {
+            let kinds = self.gaps.iter().zip(GapKind::ALL);
+            kinds.filter(|(_, k)| k.is_loss() && (*k == GapKind::Unknown) == unsure).map(|(offsets, _)| offsets).sum()
+        };
+        loss_words(of(false), of(true))
+    }
+
     fn add(mut self, other: &Self) -> Self {
         self.read_records += other.read_records;
         self.read_bytes += other.read_bytes;
@@ -266,6 +278,16 @@ mod tests {
         assert_eq!(dialects[OTHER_DIALECTS], Decodes { records: 5, problems: 3 });
     }
 
+    /// The end of an outage was not told at all, or would be by each thread that saw it.
+    #[test]
+    fn the_end_of_an_outage_is_told_by_one() {
+        let vitals = Vitals::default();
+        assert_eq!((vitals.kafka(true), vitals.kafka(false), vitals.kafka(false)), (None, None, None));
+        assert!(vitals.kafka_failing_since_ms().is_some());
+        assert!(vitals.kafka(true).is_some_and(|ms| ms >= 0));
+        assert_eq!((vitals.kafka(true), vitals.kafka_failing_since_ms()), (None, None));
+    }
+
     #[test]
     fn compacted_offsets_are_a_gap_and_no_loss() {
         let counters = Counters::default();
@@ -273,5 +295,8 @@ mod tests {
             counters.topic("t").gap(kind, offsets);
         }
         assert_eq!((counters.get().lost, counters.get().gaps), (4021, [1, 20, 300, 4000]));
+        let told = "21 offsets are lost, and 4000 more may be: retention deleted them before they were archived";
+        assert_eq!(counters.get().losses().as_deref(), Some(told));
+        assert_eq!(Counted::default().losses(), None);
     }
 }

@@ -12,6 +12,7 @@ use crate::kafka::Peeked;
 use crate::record::TopicPartition;
 use crate::retention::{self, Backlog, LogSettings, Loss, Source};
 use crate::topics;
+use futures::{FutureExt, StreamExt, stream};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -24,6 +25,8 @@ const SILENT: u32 = 3;
 const SETTINGS: Duration = Duration::from_secs(300);
 /// Looks from which the rate of reading is taken.
 const LOOKS: usize = 8;
+/// Topics that are asked about at a time, where all at once got no answer.
+const TOPICS: usize = 16;
 /// Offsets by time that a forecast is made from.
 const SAMPLES: i64 = 24;
 /// Before the same is told again.
@@ -47,6 +50,8 @@ pub(super) struct Lookout {
     /// As it was at the look before.
     last_rate: Option<f64>,
     told: BTreeMap<String, Instant>,
+    /// Records of each topic that were past their retention, as it was told last.
+    told_overdue: BTreeMap<String, u64>,
     /// Offsets of the forecast that was told last, and for how many looks there was none since.
     forecast: u64,
     in_time: u32,
@@ -95,20 +100,18 @@ impl Lookout {
         }
         let known = shared.board.all();
         let behind: BTreeMap<_, _> = known.iter().filter(|(_, k)| k.is_behind()).collect();
-        let rate = self.rate(shared.counters.get().read_records, !behind.is_empty());
-        let may_be_late = rate.is_some_and(|rate| is_late(&behind, rate, now_ms));
-        // One look alone proves little.
-        let late = std::mem::replace(&mut self.may_be_late, may_be_late) && may_be_late;
+        let rate = self.rate(host::now(), shared.counters.get().read_records, !behind.is_empty());
+        let late = self.is_late_still(rate.is_some_and(|rate| is_late(&behind, rate, now_ms)));
         let shortest = behind.values().filter_map(|k| k.settings.retention_ms).min();
         let due = known.iter().map(|(tp, k)| {
             let safety = shared.options.safety_of(&tp.topic);
-            let pressing = k.log.lag_bytes.is_some_and(|lag| retention::pressing(lag, &k.settings, safety));
+            let pressing = retention::pressing(&k.log, &k.settings, safety);
             let unread = peeked.get(tp).map(|record| (record.offset, record.timestamp_ms));
             (tp.clone(), Due { settings: k.settings, unread, end: k.log.stable, pressing })
         });
         let late_by = shortest.filter(|_| late).map(retention::margin_ms);
         shared.command(Command::Deadlines { due: due.collect(), late_by });
-        self.tell_overdue(&known);
+        self.overdue(&known).into_iter().for_each(|told| tracing::warn!("{told}"));
         let losses = match rate {
             Some(rate) if late => {
                 let backlogs = self.backlogs(shared, &behind, now_ms).await;
@@ -189,24 +192,32 @@ impl Lookout {
         true
     }
 
-    /// Records that are past their retention when they are read.
-    fn tell_overdue(&mut self, known: &BTreeMap<TopicPartition, Known>) {
+    /// One look alone proves little: late is what two say, one after the other.
+    fn is_late_still(&mut self, may_be_late: bool) -> bool {
+        std::mem::replace(&mut self.may_be_late, may_be_late) && may_be_late
+    }
+
+    /// What is told of records that were past their retention when they were read: nothing, until there are others.
+    fn overdue(&mut self, known: &BTreeMap<TopicPartition, Known>) -> Vec<String> {
         let mut topics: BTreeMap<&str, (u64, LogSettings)> = BTreeMap::new();
         for (tp, k) in known.iter().filter(|(_, k)| k.overdue > 0) {
             let topic = topics.entry(&tp.topic).or_insert((0, k.settings));
             topic.0 += k.overdue;
         }
+        let mut told = Vec::new();
         for (topic, (records, settings)) in topics {
-            if !self.is_new(&format!("overdue of {topic}")) {
+            if self.told_overdue.get(topic) == Some(&records) || !self.is_new(&format!("overdue of {topic}")) {
                 continue;
             }
-            tracing::warn!(
+            self.told_overdue.insert(topic.to_owned(), records);
+            told.push(format!(
                 "{topic}: {records} records were past retention.ms ({}) when they were read, and Kafka deletes such within \
                  minutes. They are cut at once. {}",
-                crate::retention::words(settings.retention_ms.unwrap_or_default()),
+                retention::words(settings.retention_ms.unwrap_or_default()),
                 retention::OVERDUE_CURE
-            );
+            ));
         }
+        told
     }
 
     fn tell_forecast(&mut self, losses: &[Loss], rate: f64) {
@@ -246,8 +257,7 @@ impl Lookout {
 
     /// Records a second that were read over the last looks; `None` if it is not known yet. Counts only while something was
     /// `behind`. The mean with that of the look before: quotas let bytes through in bursts of some ten seconds.
-    fn rate(&mut self, read: u64, behind: bool) -> Option<f64> {
-        let now = host::now();
+    fn rate(&mut self, now: Instant, read: u64, behind: bool) -> Option<f64> {
         let last = self.last_look.replace((now, read, behind));
         let Some((at, then, true)) = last.filter(|_| behind) else { return None };
         self.busy.push_back((now.saturating_duration_since(at).as_secs_f64(), read.saturating_sub(then)));
@@ -321,17 +331,17 @@ async fn ask_logs(
     let logs = match asked {
         Ok(logs) => logs,
         Err(_) => {
-            let mut logs = BTreeMap::new();
-            for of_topic in partitions.chunk_by(|a, b| a.topic == b.topic) {
-                let some = shared.cluster.logs(of_topic).await.inspect_err(|e| tracing::debug!("{e}"));
-                logs.extend(some.unwrap_or_default());
-            }
-            logs
+            // Each may take all of the patience: one after the other, an outage were known long after it began.
+            let of_topics = partitions.chunk_by(|a, b| a.topic == b.topic);
+            let asked: Vec<_> = of_topics.map(|of_topic| shared.cluster.logs(of_topic).boxed()).collect();
+            let told: Vec<_> = stream::iter(asked).buffered(TOPICS).collect().await;
+            let told = told.into_iter().filter_map(|told| told.inspect_err(|e| tracing::debug!("{e}")).ok());
+            told.flatten().collect()
         }
     };
     let was_away = shared.counters.vitals.kafka_failing_since_ms().is_some();
     if !logs.is_empty() {
-        shared.counters.vitals.kafka(true);
+        super::brokers_answer(&shared.counters);
     } else if let Some(e) = unavailable {
         shared.counters.vitals.kafka(false);
         if !was_away {
@@ -370,7 +380,7 @@ fn note(
     k.waiting_since_ms = (k.log.lag() > 0).then(|| k.waiting_since_ms.unwrap_or(now_ms));
     let bytes = k.record_bytes.or(mean);
     k.log.lag_bytes = bytes.map(|bytes| bytes.saturating_mul(k.log.lag()));
-    let growth = k.growth.zip(bytes).map(|(growth, bytes)| growth * bytes as f64);
+    let growth = k.growth.zip(bytes).map(|(offsets, bytes)| retention::growth(offsets, bytes));
     k.deadline = retention::deadline(&k.log, &k.settings, growth, now_ms);
 }
 
@@ -387,4 +397,117 @@ fn mean_bytes(known: &BTreeMap<TopicPartition, Known>) -> Option<u64> {
     let each = || known.values().filter_map(|k| k.record_bytes);
     let n = each().count() as u64;
     (n > 0).then(|| each().sum::<u64>() / n)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tp(partition: i32) -> TopicPartition {
+        TopicPartition::new("t", partition)
+    }
+
+    /// Archived and read up to 10 of 110, the next record of 1,000 s, kept for 100 s.
+    fn known() -> Known {
+        let log = retention::Log { stable: 110, end: 110, ..retention::Log::default() };
+        let settings = LogSettings { retention_ms: Some(100_000), ..LogSettings::default() };
+        Known { archived: Some(10), read: 10, unread_ms: Some(1_000_000), log, settings, ..Known::default() }
+    }
+
+    /// What was read in idle minutes is no rate: a topic that got its first backlog was forecast as lost.
+    #[test]
+    fn the_rate_is_of_looks_at_which_something_was_behind() {
+        let (mut lookout, begin) = (Lookout::default(), host::now());
+        let mut at = |seconds, read, behind| lookout.rate(begin + Duration::from_secs(seconds), read, behind);
+        assert_eq!(at(0, 0, true), None, "nothing to compare with");
+        assert_eq!(at(4, 400, true), None, "less than 5 s");
+        assert_eq!(at(10, 1000, true), Some(100.0));
+        assert_eq!(at(500, 1000, false), None);
+        assert_eq!(at(1000, 1000, true), None, "since a look at which nothing was behind");
+        // 1,000 in 10 s before, now 2,000 in 20 s: idle minutes do not count.
+        assert_eq!(at(1010, 2000, true), Some(100.0));
+    }
+
+    /// Quotas let bytes through in bursts.
+    #[test]
+    fn the_rate_is_the_mean_of_eight_looks_and_of_the_rate_before() {
+        let (mut lookout, begin) = (Lookout::default(), host::now());
+        let mut at = |look: u64, read| lookout.rate(begin + Duration::from_secs(look * 10), read, true);
+        at(0, 0);
+        for look in 1..=8 {
+            assert_eq!(at(look, look * 1000), Some(100.0));
+        }
+        // Nothing came in the ninth: 7,000 of 80 s, and before it 8,000.
+        assert_eq!(at(9, 8000), Some((87.5 + 100.0) / 2.0));
+        assert_eq!((10..=30).map(|look| at(look, 8000)).last(), Some(Some(0.0)), "in the end that is the rate");
+    }
+
+    #[test]
+    fn it_is_late_when_two_looks_say_so_one_after_the_other() {
+        let mut lookout = Lookout::default();
+        let late = [true, false, true, true, true, false].map(|may_be| lookout.is_late_still(may_be));
+        assert_eq!(late, [false, false, false, true, true, false]);
+    }
+
+    #[test]
+    fn it_may_be_late_when_the_first_deadline_comes_before_all_is_read() {
+        let (tp, k) = (tp(0), known());
+        // 100 offsets are left, and the first goes at 1,100 s.
+        let late = |k: &Known, rate, now_ms| is_late(&BTreeMap::from([(&tp, k)]), rate, now_ms);
+        assert!(!late(&k, 2.0, 1_040_000) && late(&k, 1.0, 1_040_000));
+        assert!(late(&k, 0.0, 0), "nothing is read");
+        assert!(!late(&Known { unread_ms: Some(-1), ..k.clone() }, 0.0, 0), "without a timestamp");
+        let forever = LogSettings { retention_ms: None, ..k.settings };
+        assert!(!late(&Known { settings: forever, ..k }, 0.0, 0));
+    }
+
+    /// One old record was told every ten minutes for as long as the archiver ran.
+    #[test]
+    fn records_that_were_old_on_arrival_are_told_again_only_if_others_came() {
+        let (mut lookout, mut all) = (Lookout::default(), BTreeMap::from([(tp(0), known()), (tp(1), known())]));
+        let mut overdue = |lookout: &mut Lookout, records| {
+            all.get_mut(&tp(1)).unwrap().overdue = records;
+            // As if the silence were over.
+            lookout.told.clear();
+            lookout.overdue(&all)
+        };
+        assert_eq!(overdue(&mut lookout, 0), [""; 0]);
+        let told = overdue(&mut lookout, 3);
+        assert!(told.len() == 1 && told[0].starts_with("t: 3 records were past retention.ms (1 min)"), "{told:?}");
+        assert_eq!(overdue(&mut lookout, 3), [""; 0]);
+        assert_eq!(overdue(&mut lookout, 4).len(), 1);
+    }
+
+    #[test]
+    fn a_look_takes_down_growth_lag_and_deadline() {
+        let mut k = Known { record_bytes: Some(20), ..known() };
+        let settings = LogSettings { retention_bytes: Some(90_000), ..k.settings };
+        note(&mut k, settings, None, Some((0, 110, 110)), None, 1_010_000);
+        assert_eq!((k.growth, k.log.lag(), k.waiting_since_ms), (None, 100, Some(1_010_000)));
+        assert_eq!(k.deadline.map(|d| d.at_ms), Some(1_100_000));
+        note(&mut k, settings, None, Some((0, 210, 210)), None, 1_020_000);
+        // 10 offsets a second: 1,000 bytes of the 70,000 that are left.
+        assert_eq!((k.growth, k.told_at_ms, k.waiting_since_ms), (Some(10.0), Some(1_020_000), Some(1_010_000)));
+        assert_eq!(k.deadline.map(|d| (d.at_ms, d.limit)), Some((1_090_000, retention::Limit::Size)));
+        // A leader that is away: what was known stays.
+        note(&mut k, settings, None, None, None, 1_090_000);
+        assert_eq!((k.log.end, k.told_at_ms), (210, Some(1_020_000)));
+        // All of it is archived.
+        k.archived = Some(210);
+        note(&mut k, settings, None, Some((0, 210, 210)), None, 1_091_000);
+        assert_eq!((k.waiting_since_ms, k.deadline), (None, None));
+    }
+
+    #[test]
+    fn a_backlogs_shape_goes_through_offsets_by_time_to_its_end() {
+        let shape = |samples: &[(i64, i64)]| {
+            let samples: Vec<_> =
+                samples.iter().map(|(ms, offset)| (*ms, BTreeMap::from([(tp(0), *offset)]))).collect();
+            backlog(&tp(0), &known(), &samples, 1_080_000).profile
+        };
+        assert_eq!(shape(&[]), [(10, 1_000_000), (110, 1_080_000)], "a straight line has to do");
+        assert_eq!(shape(&[(1_000_000, 10), (1_040_000, 90)]), [(10, 1_000_000), (90, 1_040_000), (110, 1_080_000)]);
+        // Nothing was written for a while: the next record is no older than that.
+        assert_eq!(shape(&[(1_020_000, 10), (1_040_000, 50)])[..2], [(10, 1_020_000), (50, 1_040_000)]);
+    }
 }

@@ -45,6 +45,7 @@ use futures::{FutureExt, StreamExt};
 use lookout::Lookout;
 use messages::{Batch, Command, Event};
 use partition::{End, Partition};
+use patience::Outages;
 use reader::{Reader, Settings};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -156,6 +157,13 @@ impl Shared {
     }
 }
 
+/// The brokers answered.
+fn brokers_answer(counters: &Counters) {
+    if let Some(ms) = counters.vitals.kafka(true) {
+        tracing::info!("the brokers answer again, after {}", crate::retention::words(ms));
+    }
+}
+
 /// A time as the ledger's documents have it: RFC 3339, UTC, microseconds.
 pub fn rfc3339(us: i64) -> String {
     chrono::DateTime::from_timestamp_micros(us)
@@ -200,7 +208,8 @@ pub async fn run_on(
     counters: Arc<Counters>,
     stage: StageReceiver,
 ) -> Result<Outcome> {
-    let start = Patience { limit: Some(options.start_timeout), stage: stage.clone(), risk: None };
+    let outages = Arc::new(Outages::new(counters.board.clone()));
+    let start = Patience::new(Some(options.start_timeout), stage.clone(), outages.clone());
     let Described { cluster_id, topics } = describe(&options, &*cluster).await?;
     counters.vitals.brokers_answered.store(true, Relaxed);
     let (id, format) = (host::random_id(), options.format.archive_name());
@@ -234,7 +243,7 @@ pub async fn run_on(
     let mut reader = Reader::new(consumer, settings, event_sender, (commands.clone(), received), shown);
     host::thread("poll", move || reader.turn())?;
 
-    let patience = Patience { limit: options.once.then_some(options.wait), stage: stage.clone(), risk: None };
+    let patience = Patience::new(options.once.then_some(options.wait), stage.clone(), outages);
     let cores = std::thread::available_parallelism().map_or(2, usize::from);
     let shared = Arc::new(Shared {
         options,

@@ -55,19 +55,19 @@ pub async fn open(
         StoreCreate::Conditional => {}
         StoreCreate::Plain => plainly(store, &start.stage).await?,
         StoreCreate::Auto => {
-            if let Some(doc) = start.wait_out(&doing, either).await? {
+            if let Some(doc) = start.wait_out(store.url(), &doing, either).await? {
                 return Ok(doc);
             }
             wait(store, "which the store does not keep", &start.stage).await?;
             // Concluded from two looks: a proxy in trouble must not put an archive of many writers at risk.
-            if let Some(doc) = start.wait_out(&doing, either).await? {
+            if let Some(doc) = start.wait_out(store.url(), &doing, either).await? {
                 tracing::info!("{}: the store keeps the condition after all: it is used", store.url());
                 return Ok(doc);
             }
             store.set_plain(true);
         }
     }
-    start.wait_out(&doing, conditional).await
+    start.wait_out(store.url(), &doing, conditional).await
 }
 
 /// Uses a store without the condition from now on, where it is not one that keeps it always.
@@ -110,7 +110,7 @@ async fn probe_race(store: &dyn Store, start: &Patience) -> Result<()> {
     for _ in 0..ROUNDS {
         // A name of its own for each attempt: an attempt that failed may have left its object.
         let attempt = || race(store, format!("{folder}/race-{}.txt", host::random_id()));
-        start.wait_out("probe the store for lost races", attempt).await?;
+        start.wait_out(store.url(), "probe the store for lost races", attempt).await?;
     }
     tracing::info!(
         "{}: no race was lost: each had one winner, and all creators read its bytes. {folder}/ may be deleted",
@@ -182,7 +182,7 @@ mod tests {
     async fn a_store_that_keeps_the_condition_passes_the_probe() {
         let store = crate::store::MemoryStore::new();
         let (_stage, stage) = crate::stage::channel();
-        probe_race(&store, &Patience { limit: None, stage, risk: None }).await.unwrap();
+        probe_race(&store, &Patience::new(None, stage, std::sync::Arc::default())).await.unwrap();
         assert_eq!(store.snapshot().len(), ROUNDS);
     }
 }

@@ -12,7 +12,6 @@ use super::patience::Patience;
 use super::writer::Writer;
 use super::{From, Shared};
 use crate::error::{Error, Kind, Result};
-use crate::host;
 use crate::kafka::TopicId;
 use crate::layout;
 use crate::ledger::{GapKind, Genesis, Intent, LEDGER_VERSION};
@@ -43,8 +42,7 @@ pub struct Partition {
 impl Partition {
     pub fn new(shared: Arc<Shared>, tp: TopicPartition, patience: Patience) -> Self {
         let prefix = layout::ledger_prefix(&tp.topic, tp.partition, 1);
-        let (board, of) = (shared.board.clone(), tp.clone());
-        let patience = Patience { risk: Some(Arc::new(move || board.risk(&of, host::now_us() / 1000))), ..patience };
+        let patience = Patience { of: Some(tp.clone()), ..patience };
         let counters = shared.counters.topic(&tp.topic);
         Self { shared, tp, generation: 1, prefix, counters, patience }
     }
@@ -259,8 +257,9 @@ impl Partition {
     where
         F: Future<Output = Result<T>>,
     {
+        let url = self.store().url();
         self.patience
-            .wait_out(&format!("{}: {doing} in {}", self.tp, self.store().url()), || {
+            .wait_out(&format!("the store at {url}"), &format!("{}: {doing} in {url}", self.tp), || {
                 let attempt = attempt();
                 async {
                     attempt
@@ -276,7 +275,7 @@ impl Partition {
     where
         F: Future<Output = Result<T>>,
     {
-        self.patience.wait_out(&format!("{}: ask the brokers", self.tp), question).await
+        self.patience.wait_out("the brokers", &format!("{}: ask the brokers", self.tp), question).await
     }
 
     pub(super) fn cluster(&self) -> &dyn Cluster {

@@ -204,7 +204,7 @@ impl Reader {
         match polled {
             Polled::Record => {
                 if self.failing_since.take().is_some() {
-                    self.counters.vitals.kafka(true);
+                    super::brokers_answer(&self.counters);
                 }
             }
             Polled::Idle => {}
@@ -270,7 +270,7 @@ impl Reader {
         match rebalance {
             Rebalance::Assigned(tps) => {
                 // Without partitions nobody else finds out that the brokers are back.
-                self.counters.vitals.kafka(true);
+                super::brokers_answer(&self.counters);
                 for tp in tps {
                     self.assignments += 1;
                     let part = self.starting(&tp, self.assignments);

@@ -265,28 +265,21 @@ impl Writer<'_> {
         for GapSummary { kind, offsets, ranges, from, to } in plan::summarise(gaps) {
             let what = match ranges {
                 1 => format!("offsets {from}..{to}"),
-                _ => format!("{offsets} offsets between {from} and {to}, in {ranges} ranges,"),
+                _ => format!("{offsets} offsets in {from}..{to}, in {ranges} ranges,"),
             };
             self.counters().gap(kind, offsets);
-            if kind == GapKind::Unknown {
+            let told = kind.words(&what);
+            if kind.is_loss() {
+                let unsure =
+                    if kind == GapKind::Unknown { " (markers and aborted records take offsets too)" } else { "" };
                 tracing::error!(
                     topic = tp.topic,
                     partition = tp.partition,
                     offsets,
-                    "{tp}: {what} were deleted by retention before they were archived. Whether all of them were records is \
-                     not known: markers and aborted records take offsets, too. The gap is in the ledger; archive more often, \
-                     or raise the topic's retention.ms"
-                );
-            } else if kind.is_loss() {
-                tracing::error!(
-                    topic = tp.topic,
-                    partition = tp.partition,
-                    offsets,
-                    "{tp}: {what} are lost: retention deleted them before they were archived. The gap is in the ledger; \
-                     archive more often, or raise the topic's retention.ms"
+                    "{tp}: {told}{unsure}. The gap is in the ledger; archive more often, or raise the topic's retention.ms"
                 );
             } else {
-                tracing::info!("{tp}: {what} were compacted away before they were archived");
+                tracing::info!("{tp}: {told}");
             }
         }
     }

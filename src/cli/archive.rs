@@ -149,14 +149,19 @@ impl Args {
         self.output.output
     }
 
+    pub fn is_in_s3(&self) -> bool {
+        self.store.is_s3()
+    }
+
     /// All that is known to be wrong before broker or store are asked.
     ///
     /// # Errors
     /// [`crate::Kind::Config`], with what to set.
-    pub fn prepare(&self, config: &Config) -> Result<(Options, Connection)> {
+    pub async fn prepare(&self, config: &Config) -> Result<(Options, Connection)> {
         config.dialects()?;
         let options = self.options(config)?;
-        self.store.check()?;
+        self.listen.check()?;
+        self.store.check().await?;
         Ok((options, self.kafka.connection(config)?))
     }
 
@@ -253,9 +258,8 @@ fn parse_from(text: &str) -> Result<From> {
 }
 
 pub async fn run(args: Args, config: &Config) -> Result<u8> {
-    let (options, connection) = args.prepare(config)?;
+    let (options, connection) = args.prepare(config).await?;
     let tables = Arc::new(config.tables()?);
-    args.store.check()?;
     let (counters, requests) = (Arc::new(Counters::default()), Requests::default());
     let _server = args.listen.start(&counters, &requests, &options).await?;
     let cluster = Arc::new(Kafka::new(connection)?);
@@ -334,7 +338,7 @@ fn print(outcome: &Outcome, output: Output) -> Result<()> {
         } else {
             String::new()
         },
-        if c.lost > 0 { format!("; {} offsets were LOST to retention before this run", c.lost) } else { String::new() },
+        c.losses().map_or_else(String::new, |told| format!("; {told}")),
         if outcome.stopped.is_empty() {
             String::new()
         } else {

@@ -1,11 +1,12 @@
 //! Flags that several commands share, and what they become.
 
-use super::config::Config;
+use super::config::{Config, is_secret};
 use crate::error::{Error, Result};
 use crate::kafka::Connection;
-use crate::store::{self, Addressing, Store, StoreOptions};
+use crate::store::{self, Addressing, Measured, Store, StoreOptions};
 use clap::{Args, ValueEnum};
-use std::path::PathBuf;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -56,20 +57,20 @@ impl ArchiveArgs {
         })
     }
 
-    /// Whether the address is one. Asks nothing and makes nothing.
+    /// Whether address and endpoint are such. Asks nobody and makes nothing.
     ///
     /// # Errors
     /// [`crate::Kind::Config`] as [`Self::open`].
-    pub fn check(&self) -> Result<()> {
-        store::check_url(self.url()?)
+    pub async fn check(&self) -> Result<()> {
+        store::check(self.url()?, &self.options(false)).await
     }
 
-    /// Opens the store; `create`: for writers, which may make a local folder.
-    ///
-    /// # Errors
-    /// [`crate::Kind::Config`] without an address or for one that is none.
-    pub async fn open(&self, create: bool) -> Result<Arc<dyn Store>> {
-        let options = StoreOptions {
+    pub fn is_s3(&self) -> bool {
+        self.archive.as_deref().is_some_and(|url| url.starts_with("s3://"))
+    }
+
+    fn options(&self, create_missing: bool) -> StoreOptions {
+        StoreOptions {
             endpoint_url: self.endpoint_url.clone(),
             region: self.region.clone(),
             addressing: match self.s3_addressing {
@@ -77,9 +78,24 @@ impl ArchiveArgs {
                 S3Addressing::Path => Addressing::Path,
                 S3Addressing::Virtual => Addressing::Virtual,
             },
-            create_missing: create,
-        };
-        store::open(self.url()?, &options).await
+            create_missing,
+        }
+    }
+
+    /// Opens the store; `create`: for writers, which may make a local folder.
+    ///
+    /// # Errors
+    /// [`crate::Kind::Config`] without an address or for one that is none.
+    pub async fn open(&self, create: bool) -> Result<Arc<dyn Store>> {
+        store::open(self.url()?, &self.options(create)).await
+    }
+
+    /// For readers, whom nobody else tells that the store is waited for.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub async fn read(&self) -> Result<Arc<dyn Store>> {
+        Ok(Arc::new(Measured::telling(self.open(false).await?)))
     }
 }
 
@@ -121,6 +137,9 @@ impl KafkaArgs {
         if let Some(path) = &self.kafka_config {
             connection.read_properties(path)?;
         }
+        for path in self.kafka_config.iter().map(PathBuf::as_path).chain([Path::new(&config.file.name)]) {
+            tell_open_secrets(path, &connection);
+        }
         // Above the file: else a test's brokers, given on the command line, could be production's.
         if let Some(brokers) = &self.brokers {
             connection.set_from("--brokers: ", "bootstrap.servers", brokers)?;
@@ -143,6 +162,19 @@ impl KafkaArgs {
         connection.check_brokers()?;
         connection.check_security()?;
         Ok(connection)
+    }
+}
+
+/// A file that set a password, and that every user of this machine can read.
+fn tell_open_secrets(path: &Path, connection: &Connection) {
+    let place = format!("{}:", path.display());
+    let has_secrets = connection.in_force().iter().any(|(name, _, at)| is_secret(name) && at.starts_with(&place));
+    let has = |path: &Path, mode| std::fs::metadata(path).is_ok_and(|m| m.permissions().mode() & mode != 0);
+    let reached =
+        |path: &Path| path.canonicalize().is_ok_and(|path| path.ancestors().skip(1).all(|dir| has(dir, 0o001)));
+    if has_secrets && has(path, 0o004) && reached(path) {
+        let path = path.display();
+        tracing::warn!("{path} has passwords or keys, and every user of this machine can read it: chmod o-r {path}");
     }
 }
 

@@ -137,7 +137,7 @@ async fn tried(args: TryArgs, config: &Config) -> Result<()> {
     let doc = filter.doc().clone();
     let mut trial = Trial::new(name, args.output.output);
     if args.store.archive.is_some() {
-        let catalog = Catalog::open(args.store.open(false).await?).await?;
+        let catalog = Catalog::open(args.store.read().await?).await?;
         let selected = catalog.select(&filter).await?;
         let mut cuts = catalog.cuts(selected, &filter, Reading::ALL);
         while let Some(cut) = cuts.next().await? {

@@ -50,7 +50,7 @@ pub async fn run(args: Args) -> Result<u8> {
         ));
     }
     let filter = args.filter.filter()?;
-    let catalog = Catalog::open(args.store.open(false).await?).await?;
+    let catalog = Catalog::open(args.store.read().await?).await?;
     let limit = args.limit.unwrap_or(if output == Output::Table { TABLE_LIMIT } else { 0 });
     let projection = if args.payload { Projection::All } else { Projection::NoPayload };
     let partitions = catalog.partitions(&filter).await?;

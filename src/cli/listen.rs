@@ -1,5 +1,6 @@
 //! `--listen`: flags of the metrics and health server, and its start.
 
+use super::args::share;
 use crate::archive::{Counters, Options};
 use crate::error::{Error, Result};
 use crate::health::Limits;
@@ -19,24 +20,38 @@ pub struct ListenArgs {
     listen: Option<String>,
 
     /// /readyz answers 503 where less than this share of the retention is left and nothing is archived for a minute
-    #[arg(long, default_value_t = 0.1, env = "DLQ_ARCHIVER_READY_BELOW", value_name = "SHARE")]
+    #[arg(long, default_value = "0.1", value_parser = share, env = "DLQ_ARCHIVER_READY_BELOW", value_name = "SHARE")]
     ready_below: f64,
 }
 
 impl ListenArgs {
+    /// Whether the address is one. Whether it is free shows when it is listened to.
+    ///
+    /// # Errors
+    /// [`crate::Kind::Config`] with what to type.
+    pub fn check(&self) -> Result<()> {
+        let Some(address) = &self.listen else { return Ok(()) };
+        let is_one = address.rsplit_once(':').is_some_and(|(host, port)| {
+            !host.is_empty() && !host.contains(|c: char| c.is_whitespace() || c == '/') && port.parse::<u16>().is_ok()
+        });
+        match is_one {
+            true => Ok(()),
+            false => Err(Error::config(format!(
+                "--listen {address:?} is not an address: it takes HOST:PORT, such as 0.0.0.0:9464 or 127.0.0.1:9464"
+            ))),
+        }
+    }
+
     /// Listens, if asked to; until the task is dropped.
     ///
     /// # Errors
-    /// [`crate::Kind::Config`] for an address that cannot be had, or a share that is none.
+    /// [`crate::Kind::Config`] for an address that cannot be had.
     pub async fn start(
         &self,
         counters: &Arc<Counters>,
         requests: &Requests,
         options: &Options,
     ) -> Result<Option<Task<()>>> {
-        if !(0.0..=1.0).contains(&self.ready_below) {
-            return Err(Error::config("--ready-below is a share of the retention: 0 to 1, such as 0.1"));
-        }
         let Some(address) = &self.listen else { return Ok(None) };
         let listener = http::listen(address).await?;
         if let Some(address) = http::address(&listener) {

@@ -55,6 +55,36 @@ pub fn directives(text: &str) -> Result<Directives, String> {
     if all.is_empty() { Err("it has no level, such as info".into()) } else { Ok(Directives(all)) }
 }
 
+/// What has lines of its own beside this program, and may be meant.
+const LIBRARIES: [&str; 7] =
+    ["librdkafka", "rdkafka", "aws_config", "aws_sdk_s3", "aws_smithy_runtime", "hyper", "hyper_util"];
+
+impl Directives {
+    /// Modules of which no line comes, each with what may be meant. The program's are known by their first name alone;
+    /// of other names only those that look like a slip.
+    pub fn unknown(&self) -> Vec<String> {
+        const OWN: &str = "dlq_archiver";
+        let modules = include_str!("../lib.rs").lines();
+        let modules =
+            modules.filter_map(|line| line.trim_start_matches("pub ").strip_prefix("mod ")?.strip_suffix(';'));
+        let modules: Vec<String> = modules.map(|module| format!("{OWN}::{module}")).collect();
+        let known: Vec<&str> = modules.iter().map(String::as_str).chain([OWN]).chain(LIBRARIES).collect();
+        let unknown = self.0.iter().filter_map(|(target, _)| {
+            let target = target.as_deref()?;
+            // A directive is for all whose names begin so.
+            let is_known = known.iter().any(|known| match target.strip_prefix(known) {
+                Some(rest) => rest.is_empty() || rest.starts_with("::") && *known != OWN,
+                None => known.starts_with(target),
+            });
+            let near = did_you_mean(&target.replace('-', "_"), known.iter().copied());
+            let is_own = target.starts_with(OWN);
+            (!is_known && (is_own || !near.is_empty()))
+                .then(|| format!("log-level {target}: there is no such module{near}"))
+        });
+        unknown.collect()
+    }
+}
+
 /// Which lines are written.
 fn filter(cli: &Cli, variable: Option<&str>) -> Result<Targets> {
     use LevelFilter as L;
@@ -128,6 +158,29 @@ mod tests {
         let cli = Cli::parse_from(["dlq-archiver", "summary"]);
         let e = filter(&cli, Some("nonsense")).unwrap_err();
         assert!(e.exit_code() == 2 && e.message().starts_with("DLQ_ARCHIVER_LOG: \"nonsense\""), "{e}");
+    }
+
+    #[test]
+    fn a_module_that_does_not_exist_is_told_and_one_that_does_is_not() {
+        let unknown = |text: &str| directives(text).unwrap().unknown().join("; ");
+        for known in [
+            "info",
+            "dlq_archiver=debug",
+            "dlq_archiver::archive=debug",
+            "dlq_archiver::archive::reader=debug",
+            "dlq_archiver::arch=debug",
+            "librdkafka=debug",
+            "aws_sdk_s3::operation=debug",
+            "h2=info",
+        ] {
+            assert_eq!(unknown(known), "", "{known}");
+        }
+        assert_eq!(
+            unknown("info,dlq_archiver::archve=debug"),
+            "log-level dlq_archiver::archve: there is no such module; did you mean \"dlq_archiver::archive\"?"
+        );
+        assert!(unknown("dlq-archiver=debug").ends_with("did you mean \"dlq_archiver\"?"));
+        assert!(unknown("librdkafk2=debug").ends_with("did you mean \"librdkafka\"?"));
     }
 
     #[test]

@@ -108,24 +108,26 @@ enum Command {
 pub fn main() -> u8 {
     crate::kafka::memory::give_back();
     let argv: Vec<_> = std::env::args_os().collect();
+    // A monitoring plugin's 2 says that something is critical, and people see its standard output alone.
+    let refused = |code: u8, why: &str| match code == 2 && argv.iter().any(|a| a == "--nagios") {
+        true => {
+            let _ = output::line(&status::unknown(why));
+            3
+        }
+        false => code,
+    };
     let Parsed { cli, config, .. } = match config::parse(&argv) {
         Ok(parsed) => parsed,
-        Err(refused) => {
-            let code = match &refused {
-                Refused::File(e) => report(e),
-                Refused::Usage(e) => {
-                    let _ = e.print();
-                    // Help and version are not errors.
-                    if e.use_stderr() { 2 } else { 0 }
-                }
-            };
-            // A monitoring plugin's 2 says that something is critical.
-            return if code == 2 && argv.iter().any(|a| a == "--nagios") { 3 } else { code };
+        Err(Refused::File(e)) => return refused(report(&e), e.message()),
+        Err(Refused::Usage(e)) => {
+            let _ = e.print();
+            // Help and version are not errors.
+            return refused(if e.use_stderr() { 2 } else { 0 }, &e.to_string());
         }
     };
     let repeats = match logging::init(&cli) {
         Ok(repeats) => repeats,
-        Err(e) => return report(&e),
+        Err(e) => return refused(report(&e), e.message()),
     };
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
@@ -152,7 +154,7 @@ async fn run(command: Command, config: &Config) -> Result<u8> {
         Command::Tail(args) => tail::run(args, config).await,
         Command::Verify(args) => verify::run(args, config).await,
         Command::Dialects(command) => dialects::run(command, config).await,
-        Command::Config(command) => config::check::run(command, config),
+        Command::Config(command) => config::check::run(command, config).await,
         Command::Demo(args) => demo::run(args).await,
     }
 }

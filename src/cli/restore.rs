@@ -189,7 +189,7 @@ pub async fn run(args: Args, config: &Config) -> Result<u8> {
     args.check()?;
     let dialects = Arc::new(config.dialects()?);
     let target = Arc::new(Kafka::new(args.kafka.connection(config)?));
-    let store = args.store.open(false).await?;
+    let store = args.store.read().await?;
     let catalog = Catalog::open(store.clone()).await?;
     let options = args.options(&catalog.archive().archive_id)?;
     let stage =

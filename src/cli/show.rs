@@ -39,7 +39,7 @@ pub struct Args {
 pub async fn run(args: Args, config: &Config) -> Result<u8> {
     let tables = config.tables()?;
     let id = parse_id(&args.id)?;
-    let catalog = Catalog::open(args.store.open(false).await?).await?;
+    let catalog = Catalog::open(args.store.read().await?).await?;
     let found = find(&catalog, &id, tables).await?;
     let mut out = Out::new();
     match args.output.output {

@@ -20,10 +20,12 @@ use std::time::Duration;
     critical  less than --critical is left until Kafka may delete a record that is not archived; records were lost within \
     --lost-within; offsets are gone that the ledger does not know of yet; the topic was made anew, or its log ends below \
     what is archived; a ledger is damaged\n  \
-    unknown   no answer, or nobody tells how long the topic keeps records while some wait (--retention)\n  \
-    warning   less than --warning is left; an open transaction has hidden records for 15 min; records wait in a \
-    partition that was never archived\n  \
+    unknown   no answer; the topic may not be described; or nobody tells how long it keeps records while some wait \
+    (--retention)\n  \
+    warning   less than --warning is left; the topic keeps records for no more than --interval; an open transaction has \
+    hidden records for 15 min; records wait in a partition that was never archived\n  \
     ok        anything else; a topic that Kafka does not have any more is told\n\
+    With the brokers away it is unknown, or critical where the ledger alone tells that.\n\
     What is left is a share: of retention.ms, by the oldest record that waits; of retention.bytes only once it is reached. \
     WAITING is in offsets, an upper bound of records; its bytes are estimated from the first of them.\n\n\
     Exit codes: 0 ok or warning; 1 something is critical or unknown; 2 wrong usage or configuration; 3 records were lost, \
@@ -71,7 +73,7 @@ pub struct Args {
     #[arg(long, value_parser = duration, value_name = "DURATION", env = "DLQ_ARCHIVER_RETENTION", help_heading = "Levels")]
     retention: Option<Duration>,
 
-    /// How often a job runs `archive --once`: topics that keep records for less are told
+    /// How often a job runs `archive --once`: a topic that keeps records for no longer is a warning
     #[arg(id = "status_interval", long = "interval", value_parser = duration, value_name = "DURATION", env = "DLQ_ARCHIVER_STATUS_INTERVAL", help_heading = "Levels")]
     interval: Option<Duration>,
 
@@ -195,10 +197,15 @@ async fn nagios(args: &Args, config: &Config) -> Result<u8> {
             })
         }
         Err(e) => {
-            output::line(&format!("DLQ UNKNOWN - {}", print::one_line(e.message())))?;
+            output::line(&unknown(e.message()))?;
             Ok(3)
         }
     }
+}
+
+/// A plugin's line where nothing could be found out.
+pub fn unknown(why: &str) -> String {
+    format!("DLQ UNKNOWN - {}", print::one_line(why))
 }
 
 /// Until Ctrl-C. What does not answer is shown, and asked again.

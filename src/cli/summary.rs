@@ -12,7 +12,7 @@ use crate::error::Result;
 use crate::filter::{Filter, has_time, is_exact};
 use crate::format::ArchivedRecord;
 use crate::layout;
-use crate::ledger::{Counts, DataObject, GapKind, Manifest};
+use crate::ledger::{Counts, DataObject, GapKind, Manifest, loss_words};
 use clap::ValueEnum;
 use serde_json::{Map, Value, json};
 use std::collections::HashMap;
@@ -184,7 +184,7 @@ impl Field {
 
 pub async fn run(args: Args) -> Result<u8> {
     let filter = args.filter.filter()?;
-    let catalog = Catalog::open(args.store.open(false).await?).await?;
+    let catalog = Catalog::open(args.store.read().await?).await?;
     let partitions = catalog.partitions(&filter).await?;
     let mut summary = Summary::new(args.by, args.exact);
     let unread = summary.manifests(&catalog, &partitions, &filter).await?;
@@ -430,17 +430,11 @@ impl Summary {
             let rough = "; ~ a time of the data object, not of the group: --exact has the group's own";
             out.line(&format!("{how}{}", if self.total.rough { rough } else { "" }))?;
         }
-        if self.lost + self.expired > 0 {
-            out.line(&format!(
-                "{} offsets of these partitions are lost: retention deleted them before they were archived",
-                self.lost + self.expired
-            ))?;
-        }
-        if self.unknown > 0 {
-            out.line(&format!("{} offsets may be lost: it is not known whether records were there", self.unknown))?;
+        if let Some(told) = loss_words(self.lost + self.expired, self.unknown) {
+            out.line(&told)?;
         }
         if self.compacted > 0 {
-            out.line(&format!("{} offsets were compacted away before they were archived", self.compacted))?;
+            out.line(&GapKind::Compacted.words(&format!("{} offsets", self.compacted)))?;
         }
         Ok(())
     }

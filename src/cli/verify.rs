@@ -8,7 +8,7 @@ use super::text;
 use crate::archive::{now_us, rfc3339};
 use crate::error::{Error, Result};
 use crate::filter::{Filter, FilterDoc};
-use crate::ledger::to_bytes;
+use crate::ledger::{loss_words, to_bytes};
 use crate::verify::{self, Counted, Counters, Options, Receipt, Report, Totals};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -89,7 +89,7 @@ pub async fn run(args: Args, config: &Config) -> Result<u8> {
         expect,
         start_timeout: args.start_timeout,
     };
-    let store = args.store.open(false).await?;
+    let store = args.store.read().await?;
     let (counters, began) = (Arc::new(Counters::default()), Instant::now());
     let show = tokio::spawn(show_progress(counters.clone()));
     let report = verify::run(options, store, counters.clone()).await;
@@ -219,10 +219,8 @@ fn summary(t: &Totals, quick: bool) -> String {
         0 => String::new(),
         n => format!(", {n} records compared with Kafka"),
     };
-    let lost = match t.lost_offsets {
-        0 => String::new(),
-        n => format!("; {n} offsets are recorded as lost to retention"),
-    };
+    let lost = loss_words(t.lost_offsets, t.unknown_offsets);
+    let lost = lost.map_or_else(String::new, |told| format!("; {told}"));
     format!(
         "{}: {} records in {} objects ({}) of {} cuts in {} partitions{}{kafka}{lost}",
         if t.damage == 0 { "no damage".to_owned() } else { format!("DAMAGE in {}", text::count(t.damage, "place")) },

@@ -43,6 +43,9 @@ pub enum TopicId {
     NoTopic,
 }
 
+/// How long brokers may take to answer for the first time before it is told that they are waited for.
+const QUIET: Duration = Duration::from_secs(5);
+
 /// librdkafka's internal topics and Kafka's own, which a pattern never means.
 fn is_internal(topic: &str) -> bool {
     topic.starts_with("__")
@@ -96,8 +99,9 @@ impl Admin {
     /// [`crate::Kind::Unavailable`] with what the connection said, if none does within `timeout`;
     /// [`crate::Kind::Config`] if one refuses, twice.
     pub fn wait(&self, timeout: Duration) -> Result<()> {
-        let deadline = Instant::now() + timeout;
+        let (began, deadline) = (Instant::now(), Instant::now() + timeout);
         let mut attempts = 0;
+        let mut told = false;
         loop {
             attempts += 1;
             let step = Duration::from_secs(if attempts < 4 { 1 } else { 5 });
@@ -119,6 +123,12 @@ impl Admin {
                     self.error("no broker answers", &e).message(),
                     timeout.as_secs()
                 )));
+            }
+            // Where the wait is over soon, its end says all.
+            if !told && timeout >= QUIET * 3 && began.elapsed() >= QUIET {
+                told = true;
+                let error = self.error("no broker answers yet", &e);
+                tracing::warn!("{error}. Waiting for {} s at most (--start-timeout)", timeout.as_secs());
             }
             std::thread::sleep(Duration::from_millis(200));
         }

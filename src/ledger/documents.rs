@@ -131,6 +131,28 @@ impl GapKind {
     pub fn is_loss(self) -> bool {
         !matches!(self, Self::Compacted)
     }
+
+    /// What became of `what`, such as `offsets 3..8`, in the words that every command has for it.
+    pub fn words(self, what: &str) -> String {
+        match self {
+            Self::Lost | Self::Expired => format!("{what} are lost: {DELETED}"),
+            Self::Unknown => format!("{what} may be lost: {DELETED}, and {UNSURE}"),
+            Self::Compacted => format!("{what} were compacted away before they were archived"),
+        }
+    }
+}
+
+const DELETED: &str = "retention deleted them before they were archived";
+const UNSURE: &str = "whether all of them were records is not known";
+
+/// So many offsets in gaps that are losses, and that may be, in the same words; `None` if there are none.
+pub fn loss_words(lost: u64, unknown: u64) -> Option<String> {
+    match (lost, unknown) {
+        (0, 0) => None,
+        (n, 0) => Some(GapKind::Lost.words(&format!("{n} offsets"))),
+        (0, n) => Some(GapKind::Unknown.words(&format!("{n} offsets"))),
+        (a, b) => Some(format!("{a} offsets are lost, and {b} more may be: {DELETED}")),
+    }
 }
 
 /// Offsets `from..to` that are in no data object though they may have been records.

@@ -21,7 +21,7 @@ pub mod plan;
 pub use checkpoint::{CUTS, Checkpoint, Entry};
 pub use documents::{
     ArchiveDoc, Counts, DataObject, Gap, GapKind, Genesis, Intent, IntentObject, Manifest, decode_checksums,
-    decode_offsets, encode_checksums, encode_offsets,
+    decode_offsets, encode_checksums, encode_offsets, loss_words,
 };
 
 use crate::error::{Error, Result};

@@ -59,6 +59,8 @@ pub struct Unreadable {
 pub enum Kafka {
     #[default]
     NoAnswer,
+    /// The brokers do not name its topic, and do not say that there is none.
+    NotTold,
     /// There is no such partition.
     Absent,
     Log {

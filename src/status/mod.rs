@@ -77,6 +77,8 @@ struct Told {
     oldest: BTreeMap<TopicPartition, Oldest>,
     hidden: BTreeMap<TopicPartition, Oldest>,
     samples: BTreeMap<TopicPartition, Seen>,
+    /// Archived topics that they do not name, and do not deny.
+    untold: BTreeSet<String>,
 }
 
 impl Watcher {
@@ -118,7 +120,11 @@ impl Watcher {
             self.check_topics(&described, &stored)?;
         }
         let told = match brokers_error {
-            None => self.ask(&in_kafka, &stored, deadline).await,
+            None => {
+                let (told, untold) =
+                    tokio::join!(self.ask(&in_kafka, &stored, deadline), self.untold(&described, &stored, deadline));
+                Told { untold, ..told }
+            }
             Some(_) => Told::default(),
         };
         let all: BTreeSet<&TopicPartition> = in_kafka.iter().chain(stored.ledgers.keys()).collect();
@@ -129,6 +135,7 @@ impl Watcher {
                 ledgers,
                 unreadable,
                 kafka: match told.logs.get(tp) {
+                    _ if told.untold.contains(&tp.topic) => Kafka::NotTold,
                     _ if brokers_error.is_none() && !in_kafka.contains(tp) => Kafka::Absent,
                     None => Kafka::NoAnswer,
                     Some(&(start, stable, end)) => Kafka::Log {
@@ -258,6 +265,23 @@ impl Watcher {
             Err(e) if e.is_unavailable() => Conditional::Unknown("the store did not answer".into()),
             Err(_) => Conditional::Unknown("these credentials may not write".into()),
         }
+    }
+
+    /// Archived topics that the brokers do not name: a user who may not describe one is told of all but it. Asked for by
+    /// name, they say that there is none, or refuse.
+    async fn untold(&self, described: &Described, stored: &Stored, deadline: Instant) -> BTreeSet<String> {
+        let named: BTreeSet<&str> = described.topics.iter().map(|t| t.name.as_str()).collect();
+        let mut unnamed: Vec<&TopicPartition> =
+            stored.ledgers.keys().filter(|tp| !named.contains(tp.topic.as_str())).collect();
+        unnamed.dedup_by(|a, b| a.topic == b.topic);
+        let ask = |tp| async move { (tp, within(deadline, self.cluster.topic_id(tp)).await) };
+        let told: Vec<_> = stream::iter(unnamed.into_iter().map(|tp| ask(tp).boxed()).collect::<Vec<_>>())
+            .buffered(TOPICS)
+            .collect()
+            .await;
+        let untold =
+            told.into_iter().filter(|(_, id): &(&TopicPartition, _)| !matches!(id, Some(Ok(TopicId::NoTopic))));
+        untold.map(|(tp, _)| tp.topic.clone()).collect()
     }
 
     /// All questions about these partitions. What is not answered by the deadline is left out.

@@ -3,7 +3,8 @@
 //! Owns levels, their thresholds and reasons, and the exit code. What helps is [`super::advice`]'s.
 
 use super::advice::{self, Advice};
-use super::facts::{Conditional, Facts, Kafka, Ledger, Lost, Oldest, Partition};
+use super::facts::{Conditional, Facts, Kafka, Lost, Oldest, Partition};
+use crate::ledger::{GapKind, loss_words};
 use crate::record::TopicPartition;
 use crate::retention::{self, Deadline, Limit, Log, LogSettings, Source};
 
@@ -78,6 +79,8 @@ pub enum Why {
     RetentionUnknown,
     OldestUnknown,
     NotInKafka,
+    /// A job runs less often than its records go.
+    ShortRetention,
 }
 
 impl Why {
@@ -95,6 +98,7 @@ impl Why {
             Self::RetentionUnknown => "retention_unknown",
             Self::OldestUnknown => "oldest_unknown",
             Self::NotInKafka => "not_in_kafka",
+            Self::ShortRetention => "short_retention",
         }
     }
 
@@ -112,6 +116,7 @@ impl Why {
             Self::RetentionUnknown => "retention unknown",
             Self::OldestUnknown => "age unknown",
             Self::NotInKafka => "not in Kafka",
+            Self::ShortRetention => "retention too short",
         }
     }
 
@@ -208,8 +213,9 @@ fn judge_partition(p: &Partition, rules: &Rules, now_ms: i64) -> PartitionReport
     let newest = p.ledgers.last();
     let mut lost = Lost::default();
     p.ledgers.iter().flat_map(|l| &l.cuts).for_each(|c| lost.add(&c.lost));
-    let recent =
-        |l: &Ledger| l.since(now_ms.saturating_sub(rules.lost_within_ms)).map(|c| c.lost.records()).sum::<u64>();
+    let mut recent = Lost::default();
+    let since = now_ms.saturating_sub(rules.lost_within_ms);
+    p.ledgers.iter().flat_map(|l| l.since(since)).for_each(|c| recent.add(&c.lost));
     let mut report = PartitionReport {
         tp: p.tp.clone(),
         generation: newest.map(|l| l.generation),
@@ -219,9 +225,9 @@ fn judge_partition(p: &Partition, rules: &Rules, now_ms: i64) -> PartitionReport
         settings: p.settings,
         standing: Standing {
             last_cut_ms: p.ledgers.iter().rev().find_map(|l| l.cuts.last()).map(|c| c.at_ms),
-            lost_recently: p.ledgers.iter().map(recent).sum(),
+            lost_recently: recent.records(),
             lost,
-            silent: p.kafka == Kafka::NoAnswer,
+            silent: matches!(p.kafka, Kafka::NoAnswer | Kafka::NotTold),
             ..Standing::default()
         },
     };
@@ -234,16 +240,24 @@ fn judge_partition(p: &Partition, rules: &Rules, now_ms: i64) -> PartitionReport
         };
         tell(level, why, unreadable.why.clone());
     }
-    if report.standing.lost_recently > 0 {
-        let text = format!(
-            "{} offsets were lost to retention before they were archived, by cuts of the last {}",
-            report.standing.lost_recently,
-            retention::words(rules.lost_within_ms)
-        );
+    if let Some(told) = loss_words(recent.lost.saturating_add(recent.expired), recent.unknown) {
+        let text = format!("{told} (by cuts of the last {})", retention::words(rules.lost_within_ms));
         tell(Level::Critical, Why::Lost, text);
+    }
+    if let (Some(interval), Some(kept)) = (rules.interval_ms, p.settings.retention_ms)
+        && kept <= interval
+        && p.kafka != Kafka::Absent
+    {
+        let (kept, interval) = (retention::words(kept), retention::words(interval));
+        let text = format!("it keeps records for {kept}, and `archive --once` runs every {interval} (--interval)");
+        tell(Level::Warning, Why::ShortRetention, text);
     }
     match &p.kafka {
         Kafka::NoAnswer => tell(Level::Unknown, Why::NoAnswer, "its leader does not tell how the log stands".into()),
+        Kafka::NotTold => {
+            let text = "the brokers do not tell whether it is there: may this user describe it?";
+            tell(Level::Unknown, Why::NoAnswer, text.into());
+        }
         Kafka::Absent => {
             tell(Level::Ok, Why::NotInKafka, "Kafka does not have it any more; what is archived stays".into());
         }
@@ -294,11 +308,8 @@ fn judge_log(
     (standing.waiting, standing.hidden, standing.gone) = (log.lag(), log.hidden(), log.gone());
     (standing.waiting_bytes, standing.oldest_ms) = (log.lag_bytes, log.oldest_ms.filter(|_| log.lag() > 0));
     if log.gone() > 0 {
-        let text = format!(
-            "{} offsets ({next} to {}) are gone from Kafka and not archived; the ledger does not have that yet",
-            log.gone(),
-            start - 1
-        );
+        let what = format!("{} offsets ({next}..{start})", log.gone());
+        let text = format!("{}; the ledger does not have that yet", GapKind::Lost.words(&what));
         tell(Level::Critical, Why::Gone, text);
     }
     if log.lag() == 0 || *oldest == Oldest::None {
@@ -361,13 +372,19 @@ fn deadline_words(deadline: &Deadline, waiting: u64, now_ms: i64) -> String {
 
 fn topic(partitions: &[PartitionReport]) -> TopicReport {
     let mut all = Standing::default();
-    let mut reasons: Vec<Reason> = Vec::new();
+    let mut reasons: Vec<(i64, Reason)> = Vec::new();
+    // What holds for each of them is the topic's, and told once.
+    let each_has = |r: &&Reason| partitions.iter().all(|p| p.standing.reasons.contains(r));
+    let of_all: Vec<&Reason> =
+        partitions.first().map_or(Vec::new(), |p| p.standing.reasons.iter().filter(each_has).collect());
     for p in partitions {
         let s = &p.standing;
         all.level = all.level.max(s.level);
         let place = if partitions.len() > 1 { format!("partition {}: ", p.tp.partition) } else { String::new() };
         let of_topic = |r: &Reason| Reason { text: format!("{place}{}", r.text), ..r.clone() };
-        reasons.extend(s.reasons.iter().map(of_topic));
+        // Of those that are near deletion the nearest is told first.
+        let first = |r: &Reason| s.deadline.filter(|_| r.why == Why::Deadline).map_or(i64::MIN, |d| d.at_ms);
+        reasons.extend(s.reasons.iter().filter(|r| !of_all.contains(r)).map(|r| (first(r), of_topic(r))));
         all.silent |= s.silent;
         all.waiting = all.waiting.saturating_add(s.waiting);
         if s.waiting > 0 {
@@ -385,14 +402,34 @@ fn topic(partitions: &[PartitionReport]) -> TopicReport {
         all.lost.add(&s.lost);
         all.lost_recently = all.lost_recently.saturating_add(s.lost_recently);
     }
-    reasons.sort_by_key(|r| std::cmp::Reverse(r.level));
-    all.reasons = reasons;
+    reasons.extend(of_all.into_iter().map(|r| (i64::MIN, r.clone())));
+    reasons.sort_by_key(|(first, r)| (std::cmp::Reverse(r.level), *first));
+    all.reasons = reasons.into_iter().map(|(_, reason)| reason).collect();
     let first = partitions.first();
     TopicReport {
         topic: first.map(|p| p.tp.topic.clone()).unwrap_or_default(),
         partitions: partitions.len(),
         settings: first.map(|p| p.settings).unwrap_or_default(),
         standing: all,
+    }
+}
+
+impl Standing {
+    /// Of the reasons, the one that is told first.
+    fn decides(&self) -> Option<Why> {
+        self.reasons.first().map(|r| r.why)
+    }
+}
+
+impl TopicReport {
+    /// For how many other partitions holds what is told first, in words.
+    fn others(&self) -> String {
+        let first = self.standing.reasons.first();
+        let same = |r: &&Reason| first.is_some_and(|first| (first.why, first.level) == (r.why, r.level));
+        match self.standing.reasons.iter().filter(same).count().saturating_sub(1) {
+            0 => String::new(),
+            n => format!(" (and {n} more of its {} partitions)", self.partitions),
+        }
     }
 }
 
@@ -422,26 +459,45 @@ impl Report {
         self.partitions.iter().filter_map(|p| p.standing.deadline).map(|d| d.left).min_by(f64::total_cmp)
     }
 
-    /// The state in words, in one line, without its level.
+    /// The state in words, in one line, without its level: what decided it first.
     pub fn headline(&self) -> String {
-        if let Some(error) = &self.brokers_error {
-            return error.clone();
+        match &self.brokers_error {
+            // What the ledger alone tells is bad enough.
+            Some(error) if self.level == Level::Critical => format!("{}; besides, {error}", self.standing()),
+            Some(error) => error.clone(),
+            None => self.standing(),
         }
+    }
+
+    fn standing(&self) -> String {
         let count = |n: usize, noun: &str| format!("{n} {noun}{}", if n == 1 { "" } else { "s" });
         let bad: Vec<&TopicReport> = self.topics.iter().filter(|t| t.standing.level == self.level).collect();
+        let hidden = match self.total(|s| s.hidden) {
+            n if n > 0 && !bad.iter().any(|t| t.standing.decides() == Some(Why::OpenTransaction)) => {
+                format!("; {n} offsets are hidden behind an open transaction")
+            }
+            _ => String::new(),
+        };
         if self.level > Level::Ok {
-            let worst = |t: &&TopicReport| Some(format!("{}: {}", t.topic, t.standing.reasons.first()?.text));
+            let worst =
+                |t: &&TopicReport| Some(format!("{}: {}{}", t.topic, t.standing.reasons.first()?.text, t.others()));
             let told: Vec<String> = bad.iter().filter_map(worst).take(2).collect();
             let more =
-                if bad.len() > told.len() { format!("; {} more", bad.len() - told.len()) } else { String::new() };
-            return format!("{} of {}: {}{more}", bad.len(), count(self.topics.len(), "topic"), told.join("; "));
+                bad.len().checked_sub(told.len()).filter(|n| *n > 0).map(|n| format!("; {}", count(n, "more topic")));
+            let more = more.unwrap_or_default();
+            return format!(
+                "{} of {}: {}{more}{hidden}",
+                bad.len(),
+                count(self.topics.len(), "topic"),
+                told.join("; ")
+            );
         }
         let all = format!("{}, {}", count(self.topics.len(), "topic"), count(self.partitions.len(), "partition"));
         match (self.total(|s| s.waiting), self.deadline()) {
             (0, _) => format!("{all}: all of it is archived"),
-            (n, None) => format!("{all}: {n} offsets wait to be archived, and nothing deletes them"),
+            (n, None) => format!("{all}: {n} offsets wait to be archived, and nothing deletes them{hidden}"),
             (n, Some(deadline)) => format!(
-                "{all}: {n} offsets wait to be archived, the first may be deleted in {}",
+                "{all}: {n} offsets wait to be archived, the first may be deleted in {}{hidden}",
                 retention::words(deadline.at_ms.saturating_sub(self.at_ms))
             ),
         }

@@ -119,8 +119,9 @@ fn retention_bytes_counts_once_it_is_reached() {
         let settings = LogSettings { retention_bytes: Some(bytes), retention_ms: None, ..p.settings };
         of(Partition { settings, ..p })
     };
-    assert_eq!(sized(1001).level, Level::Ok);
-    let report = sized(1000);
+    // 10 offsets of 100 bytes, and 80 each that a log takes besides.
+    assert_eq!(sized(1801).level, Level::Ok);
+    let report = sized(1800);
     assert_eq!(whys(&report), [(Level::Critical, Why::Deadline)]);
     assert!(report.headline().contains("over retention.bytes"), "{}", report.headline());
 }
@@ -130,7 +131,8 @@ fn offsets_that_are_gone_are_critical_and_a_loss() {
     let report = of(Partition { kafka: log(105, 110, 110, Oldest::Is(seen(HOUR))), ..partition(110) });
     assert_eq!(whys(&report), [(Level::Critical, Why::Gone)]);
     assert_eq!((report.exit_code(), report.topics[0].standing.gone), (3, 5));
-    assert!(report.headline().contains("5 offsets (100 to 104) are gone"), "{}", report.headline());
+    let told = "5 offsets (100..105) are lost: retention deleted them before they were archived; the ledger does not have that";
+    assert!(report.headline().contains(told), "{}", report.headline());
     assert_eq!(advised(&report), ["loss"]);
     // All that was there is gone.
     let report = of(Partition { kafka: log(110, 110, 110, Oldest::None), ..partition(110) });
@@ -300,6 +302,67 @@ fn advice_on_a_topics_settings() {
     assert_eq!(advised(&judge(&facts(vec![short]), &hourly)), ["short_retention"]);
 }
 
+/// What comes and goes between two runs is never seen: nothing waits, and all looks well.
+#[test]
+fn a_job_that_runs_less_often_than_records_go_is_a_warning() {
+    let every = |interval_ms| judge(&facts(vec![partition(100)]), &Rules { interval_ms: Some(interval_ms), ..RULES });
+    assert_eq!(every(9 * HOUR).level, Level::Ok);
+    let report = every(10 * HOUR);
+    assert_eq!((whys(&report).as_slice(), report.exit_code()), (&[(Level::Warning, Why::ShortRetention)][..], 0));
+    let told = "1 of 1 topic: orders-dlq: it keeps records for 10 h, and `archive --once` runs every 10 h (--interval)";
+    assert_eq!(report.headline(), told);
+    // It is the topic's, and no partition's.
+    let two = [0, 1].map(|p| Partition { tp: TopicPartition::new("orders-dlq", p), ..partition(100) });
+    assert_eq!(judge(&facts(two.into()), &Rules { interval_ms: Some(10 * HOUR), ..RULES }).headline(), told);
+    let absent = Partition { kafka: Kafka::Absent, ..partition(100) };
+    assert_eq!(judge(&facts(vec![absent]), &Rules { interval_ms: Some(99 * HOUR), ..RULES }).level, Level::Ok);
+}
+
+/// `--once` leaves them behind, and the headline said only that offsets wait.
+#[test]
+fn the_headline_tells_what_an_open_transaction_hides() {
+    let open = |age| {
+        let first = Oldest::Is(seen(age));
+        let kafka = Kafka::Log { start: 0, stable: 105, end: 110, oldest: first, hidden: Oldest::Is(seen(60_000)) };
+        of(Partition { kafka, ..partition(110) }).headline()
+    };
+    assert_eq!(
+        open(HOUR),
+        "1 topic, 1 partition: 10 offsets wait to be archived, the first may be deleted in 9 h; 5 offsets are hidden behind an \
+         open transaction"
+    );
+    assert!(open(9 * HOUR).ends_with("10% of retention.ms is left; 5 offsets are hidden behind an open transaction"));
+    let first = Oldest::Is(seen(HOUR));
+    let kafka = Kafka::Log { start: 0, stable: 100, end: 110, oldest: first, hidden: first };
+    let told = of(Partition { kafka, ..partition(110) }).headline();
+    assert!(told.contains("an open transaction hides 10 offsets") && !told.contains("are hidden"), "told once: {told}");
+}
+
+/// The headline was the brokers', under the level of the loss.
+#[test]
+fn with_the_brokers_away_a_loss_is_still_what_is_told_first() {
+    let mut p = Partition { kafka: Kafka::NoAnswer, ..partition(100) };
+    p.ledgers[0].cuts[0].lost.unknown = 3;
+    let away = |p| judge(&Facts { brokers_error: Some("no broker answers".into()), ..facts(vec![p]) }, &RULES);
+    let report = away(p);
+    assert_eq!((report.level, report.exit_code()), (Level::Critical, 1));
+    assert_eq!(
+        report.headline(),
+        "1 of 1 topic: orders-dlq: 3 offsets may be lost: retention deleted them before they were archived, and whether all of \
+         them were records is not known (by cuts of the last 24 h); besides, no broker answers"
+    );
+    let report = away(Partition { kafka: Kafka::NoAnswer, ..partition(100) });
+    assert_eq!((report.level, report.headline().as_str()), (Level::Unknown, "no broker answers"));
+}
+
+/// A topic that this user may no longer describe was told as deleted, and all was well.
+#[test]
+fn a_topic_that_may_not_be_described_is_unknown_and_not_gone() {
+    let report = of(Partition { kafka: Kafka::NotTold, ..partition(100) });
+    assert_eq!((whys(&report).as_slice(), report.exit_code()), (&[(Level::Unknown, Why::NoAnswer)][..], 1));
+    assert!(report.topics[0].standing.silent);
+}
+
 #[test]
 fn records_without_headers_that_nobody_decodes() {
     let undecoded = |rows, headers| {
@@ -341,12 +404,15 @@ fn advice_comes_once_a_topic_and_the_worst_partition_decides() {
         report.topics.iter().map(|t| (t.topic.as_str(), t.standing.level, t.standing.waiting)).collect();
     assert_eq!(topics, [("a", Level::Critical, 20), ("b", Level::Warning, 10), ("c", Level::Ok, 10)]);
     assert_eq!(report.topics[0].standing.waiting_bytes, Some(2000));
-    assert!(report.headline().starts_with("1 of 3 topics: a: partition 0: Kafka may delete"), "{}", report.headline());
+    // The nearest, and how many more there are.
+    let told = "1 of 3 topics: a: partition 1: Kafka may delete the first of 10 waiting offsets in 1 h: 10% of retention.ms is \
+                left (and 1 more of its 2 partitions)";
+    assert_eq!(report.headline(), told);
     assert_eq!(report.topics[0].standing.deadline.map(|d| d.at_ms), Some(NOW + HOUR));
     assert!((report.left().unwrap() - 0.1).abs() < 1e-9);
     let three = judge(&facts(["a", "b", "c"].map(|topic| at(topic, 0, 11 * HOUR)).into()), &RULES);
     let each = "Kafka may delete the first of 10 waiting offsets now: 1 h past retention.ms";
-    assert_eq!(three.headline(), format!("3 of 3 topics: a: {each}; b: {each}; 1 more"));
+    assert_eq!(three.headline(), format!("3 of 3 topics: a: {each}; b: {each}; 1 more topic"));
     let advice: Vec<_> = report.advice.iter().map(|Advice { topic, name, .. }| (topic.as_deref(), *name)).collect();
     assert_eq!(advice, [(Some("a"), "deadline"), (Some("b"), "deadline")]);
 }

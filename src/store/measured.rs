@@ -1,6 +1,7 @@
 //! Any store, with its requests timed and the moment kept since when it does not answer. For metrics and health.
 //!
-//! Changes nothing of what is asked and answered. A request that the store's own client repeats is one request.
+//! Changes nothing of what is asked and answered. A request that the store's own client repeats is one request. Where
+//! nobody else does, it tells that an answer takes long.
 
 use super::{Created, Head, Listed, Listing, ObjectMeta, Store};
 use crate::error::{Kind, Result};
@@ -19,6 +20,10 @@ const SECONDS: [f64; 13] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 
 
 /// `operation` (create, get, head, list) and `outcome` (ok, exists, unavailable, error).
 pub type Labels = [(&'static str, &'static str); 2];
+
+/// After this time it is told that an answer is waited for, and again after the other.
+const SLOW: Duration = Duration::from_secs(5);
+const SILENCE_MS: i64 = 60_000;
 
 /// How long requests took.
 #[derive(Debug, Clone)]
@@ -63,11 +68,35 @@ impl Requests {
 pub struct Measured {
     inner: Arc<dyn Store>,
     requests: Requests,
+    /// After what time it is told that an answer takes long, and when it was last, ms since 1970; `None`: it never is.
+    told_ms: Option<(Duration, AtomicI64)>,
 }
 
 impl Measured {
     pub fn new(inner: Arc<dyn Store>, requests: Requests) -> Self {
-        Self { inner, requests }
+        Self { inner, requests, told_ms: None }
+    }
+
+    /// One that tells the log when an answer takes long.
+    pub fn telling(inner: Arc<dyn Store>) -> Self {
+        Self { inner, requests: Requests::default(), told_ms: Some((SLOW, AtomicI64::new(0))) }
+    }
+
+    /// Of many requests that wait together, one tells it.
+    async fn tell_if_slow<T>(&self, request: impl Future<Output = Result<T>>) -> Result<T> {
+        let Some((slow, told_ms)) = &self.told_ms else { return request.await };
+        let mut request = std::pin::pin!(request);
+        tokio::select! {
+            biased;
+            result = &mut request => return result,
+            () = host::sleep(*slow) => {}
+        }
+        let (now, told) = (host::now_us() / 1000, told_ms.load(Relaxed));
+        let is_first = || told_ms.compare_exchange(told, now, Relaxed, Relaxed).is_ok();
+        if now.saturating_sub(told) >= SILENCE_MS && is_first() {
+            tracing::warn!("waiting for the store at {}, for {} s so far", self.inner.url(), slow.as_secs());
+        }
+        request.await
     }
 
     async fn measure<T>(
@@ -77,7 +106,7 @@ impl Measured {
         request: impl Future<Output = Result<T>>,
     ) -> Result<T> {
         let (began_ms, began) = (host::now_us() / 1000, host::now());
-        let result = request.await;
+        let result = self.tell_if_slow(request).await;
         let ok = result.as_ref().map_or("", ok);
         self.requests.done(operation, began_ms, host::since(began), &result, ok);
         result
@@ -164,6 +193,67 @@ mod tests {
             assert!(text.lines().any(|l| l == line), "{line} is not in {text}");
         }
         assert_eq!((text.matches("x_count").count(), requests.failing_since_ms()), (4, None));
+    }
+
+    /// A store that answers late.
+    #[derive(Debug)]
+    struct Late(MemoryStore);
+
+    #[async_trait]
+    impl Store for Late {
+        fn url(&self) -> &str {
+            "s3://late"
+        }
+        fn check_key(&self, _: &str) -> Result<()> {
+            Ok(())
+        }
+        fn set_plain(&self, _: bool) -> Option<Duration> {
+            None
+        }
+        async fn create(&self, key: &str, body: Bytes, meta: &ObjectMeta) -> Result<Created> {
+            self.0.create(key, body, meta).await
+        }
+        async fn get(&self, key: &str) -> Result<Option<Bytes>> {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            self.0.get(key).await
+        }
+        async fn get_range(&self, key: &str, range: Range<u64>) -> Result<Bytes> {
+            self.0.get_range(key, range).await
+        }
+        async fn head(&self, key: &str) -> Result<Option<Head>> {
+            self.0.head(key).await
+        }
+        async fn list(&self, prefix: &str, start_after: Option<&str>, limit: Option<usize>) -> Result<Listing> {
+            self.0.list(prefix, start_after, limit).await
+        }
+        async fn list_folders(&self, prefix: &str) -> Result<Vec<String>> {
+            self.0.list_folders(prefix).await
+        }
+    }
+
+    /// `list` said nothing for a minute while the store did not answer.
+    #[tokio::test]
+    async fn readers_are_told_once_that_the_store_is_waited_for() {
+        let store = |telling| {
+            let inner: Arc<dyn Store> = Arc::new(Late(MemoryStore::new()));
+            match telling {
+                true => Measured {
+                    told_ms: Some((Duration::from_millis(5), AtomicI64::new(0))),
+                    ..Measured::telling(inner)
+                },
+                false => Measured::new(inner, Requests::default()),
+            }
+        };
+        let told = |store: &Measured| store.told_ms.as_ref().map(|(_, ms)| ms.load(Relaxed));
+        let slow = store(true);
+        slow.head("a").await.unwrap();
+        assert_eq!(told(&slow), Some(0), "it answered at once");
+        let (a, b) = tokio::join!(slow.get("a"), slow.get("b"));
+        assert_eq!((a.unwrap(), b.unwrap()), (None, None));
+        assert!(told(&slow).is_some_and(|ms| ms > 0));
+        let silent = store(false);
+        silent.get("a").await.unwrap();
+        assert_eq!(told(&silent), None);
     }
 
     #[test]

@@ -207,10 +207,15 @@ pub enum Addressing {
     Virtual,
 }
 
+/// Whether [`open`] would take it, as far as that can be said without asking a server; makes nothing.
+///
 /// # Errors
-/// [`crate::Kind::Config`] for an address that is none, with what to type instead.
-pub fn check_url(url: &str) -> Result<()> {
-    url::parse(url).map(drop)
+/// [`crate::Kind::Config`] as [`open`]: for an address that is none, an endpoint or a file of certificates.
+pub async fn check(url: &str, options: &StoreOptions) -> Result<()> {
+    match url::parse(url)? {
+        url::Location::S3 { .. } => s3::check(options).await,
+        url::Location::Folder(_) | url::Location::Memory => Ok(()),
+    }
 }
 
 /// Opens the store at `url`: `s3://bucket/prefix`, `file:///dir`, or `memory:` for tests. Asks the S3 server

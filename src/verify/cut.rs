@@ -7,7 +7,7 @@ use super::kafka::Expected;
 use super::{MEMORY, Run, blocking, object, orphans};
 use crate::error::{Error, Result};
 use crate::layout;
-use crate::ledger::{DataObject, Intent, Manifest, sha256_hex};
+use crate::ledger::{DataObject, GapKind, Intent, Manifest, sha256_hex};
 use bytes::Bytes;
 use futures::{FutureExt, StreamExt, TryStreamExt, stream};
 use std::collections::BTreeSet;
@@ -76,7 +76,11 @@ fn count_gaps(run: &Run, m: &Manifest) {
     let totals = &mut run.found().totals;
     for gap in &m.gaps {
         let offsets = gap.from.abs_diff(gap.to);
-        let sum = if gap.kind.is_loss() { &mut totals.lost_offsets } else { &mut totals.compacted_offsets };
+        let sum = match gap.kind {
+            GapKind::Lost | GapKind::Expired => &mut totals.lost_offsets,
+            GapKind::Unknown => &mut totals.unknown_offsets,
+            GapKind::Compacted => &mut totals.compacted_offsets,
+        };
         *sum = sum.saturating_add(offsets);
     }
 }

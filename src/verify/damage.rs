@@ -143,6 +143,8 @@ pub struct Totals {
     pub bytes: u64,
     /// Offsets in recorded gaps: `lost` and `expired`.
     pub lost_offsets: u64,
+    /// Offsets in recorded gaps of which nobody knows whether they were records.
+    pub unknown_offsets: u64,
     /// Offsets in recorded gaps that were compacted away.
     pub compacted_offsets: u64,
     /// Records that were read from Kafka and compared.

@@ -6,6 +6,7 @@
 use super::{Config, key, leaf, secret};
 use crate::archive::Options;
 use crate::cli::args::duration_text;
+use crate::cli::logging::Directives;
 use crate::cli::output::{self, Out, Output};
 use crate::cli::progress::human_bytes;
 use crate::cli::table::{Column, Table};
@@ -13,7 +14,7 @@ use crate::cli::{Cli, archive, text};
 use crate::cut::CutPolicy;
 use crate::error::Result;
 use crate::kafka::Connection;
-use crate::topics::{TopicSettings, settings_of};
+use crate::topics::{TopicMatch, TopicSettings, settings_of};
 use clap::CommandFactory;
 use clap::parser::ValueSource;
 use serde_json::{Value, json};
@@ -48,16 +49,48 @@ pub struct Args {
 /// More files a day than this are told.
 const MANY: f64 = 10_000.0;
 
-pub fn run(command: Command, config: &Config) -> Result<u8> {
+pub async fn run(command: Command, config: &Config) -> Result<u8> {
     let Command::Check(args) = command;
-    let (options, connection) = args.archive.prepare(config)?;
-    let settings = settings(config);
+    let (options, connection) = args.archive.prepare(config).await?;
     let topics = topics(&options, &args);
+    let found = Found {
+        settings: settings(config),
+        variables: if args.archive.is_in_s3() { variables() } else { Vec::new() },
+        warnings: warnings(&topics, &options, config),
+        topics,
+        connection,
+        partitions: args.partitions,
+        pipelines: args.pipelines,
+    };
     match args.archive.output() {
-        Output::Table => table(&settings, &connection, &topics, &args)?,
-        Output::Json | Output::Jsonl => output::line(&document(&settings, &connection, &topics, &args).to_string())?,
+        Output::Table => table(&found)?,
+        Output::Json | Output::Jsonl => output::line(&document(&found).to_string())?,
     }
     Ok(0)
+}
+
+/// All that is told.
+struct Found {
+    settings: Vec<Setting>,
+    /// Of the AWS SDK: names and values, as far as they are shown.
+    variables: Vec<(String, String)>,
+    connection: Connection,
+    topics: Vec<Topic>,
+    warnings: Vec<String>,
+    partitions: u64,
+    pipelines: u64,
+}
+
+/// What of the environment decides how the store is reached.
+fn variables() -> Vec<(String, String)> {
+    const PROXIES: [&str; 3] = ["HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"];
+    let heeded = |name: &str| name.starts_with("AWS_") || PROXIES.contains(&name.to_ascii_uppercase().as_str());
+    let all = std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value)));
+    let all = all.filter(|(name, value)| heeded(name) && !value.is_empty());
+    let shown = |value: &std::ffi::OsStr, name: &str| secret::variable(name, &value.to_string_lossy()).into_owned();
+    let mut all: Vec<_> = all.map(|(name, value)| (name.clone(), shown(&value, &name))).collect();
+    all.sort();
+    all
 }
 
 /// One option of archive.
@@ -135,19 +168,39 @@ fn topics(options: &Options, args: &Args) -> Vec<Topic> {
     all
 }
 
-fn warnings(topics: &[Topic]) -> Vec<String> {
+fn warnings(topics: &[Topic], options: &Options, config: &Config) -> Vec<String> {
     let many = topics.iter().filter(|t| t.files > MANY);
-    many.map(|t| {
+    let many = many.map(|t| {
         format!(
             "{}: {:.0} files a day are more than {MANY}: queries and listings get slow. A longer cut-age makes them fewer, \
              and so does files-per-day",
             t.topic, t.files
         )
-    })
-    .collect()
+    });
+    let idle = options.topics_settings.iter().filter(|table| !may_be_used(table, &options.topics));
+    let idle = idle.map(|table| {
+        format!(
+            "[topics.{:?}] is of no topic: none of topic ({}) is or matches it",
+            table.topic.as_str(),
+            options.topics.join(", ")
+        )
+    });
+    let levels = config.matches_of::<Directives>("log_level");
+    many.chain(idle).chain(levels.into_iter().flat_map(Directives::unknown)).collect()
 }
 
-fn table(settings: &[Setting], connection: &Connection, topics: &[Topic], args: &Args) -> Result<()> {
+/// Whether a topic that is archived may have this table. Two patterns may have one in common.
+fn may_be_used(table: &TopicSettings, topics: &[String]) -> bool {
+    let named = |topic: &str| settings_of(std::slice::from_ref(table), topic).is_some();
+    topics.iter().any(|topic| match (topic.starts_with('^'), &table.topic) {
+        (false, _) => named(topic),
+        (true, TopicMatch::Name(name)) => crate::kafka::pattern(topic).is_ok_and(|pattern| pattern.is_match(name)),
+        (true, TopicMatch::Pattern(_)) => true,
+    })
+}
+
+fn table(found: &Found) -> Result<()> {
+    let Found { settings, variables, connection, topics, warnings, partitions, pipelines } = found;
     let mut out = Out::new();
     let clean = |text: &str| text::clean(text).into_owned();
     let mut table = Table::new(vec![Column::whole("SETTING"), Column::new("VALUE"), Column::whole("FROM")]);
@@ -157,6 +210,14 @@ fn table(settings: &[Setting], connection: &Connection, topics: &[Topic], args: 
     }
     table.finish(&mut out)?;
     out.line("")?;
+    if !variables.is_empty() {
+        let mut table = Table::new(vec![Column::whole("VARIABLE OF S3"), Column::new("VALUE")]);
+        for (name, value) in variables {
+            table.row(vec![clean(name), clean(value)], &mut out)?;
+        }
+        table.finish(&mut out)?;
+        out.line("")?;
+    }
     let mut table = Table::new(vec![Column::whole("KAFKA PROPERTY"), Column::new("VALUE"), Column::whole("FROM")]);
     for (name, value, place) in connection.in_force() {
         table.row(vec![clean(name), clean(&secret::property(name, value)), clean(place)], &mut out)?;
@@ -181,17 +242,18 @@ fn table(settings: &[Setting], connection: &Connection, topics: &[Topic], args: 
     }
     table.finish(&mut out)?;
     out.line(&format!(
-        "\nFiles a day: partitions ({}) x pipelines ({}; 1 where a table names it) x cuts a day, where each cut comes by its \
-         age; --partitions and --pipelines say how many there are.",
-        args.partitions, args.pipelines
+        "\nFiles a day: partitions ({partitions}) x pipelines ({pipelines}; 1 where a table names it) x cuts a day, where each \
+         cut comes by its age; --partitions and --pipelines say how many there are."
     ))?;
-    for warning in warnings(topics) {
-        out.line(&format!("WARNING: {}", text::clean(&warning)))?;
+    for warning in warnings {
+        out.line(&format!("WARNING: {}", text::clean(warning)))?;
     }
     out.flush()
 }
 
-fn document(settings: &[Setting], connection: &Connection, topics: &[Topic], args: &Args) -> Value {
+fn document(found: &Found) -> Value {
+    let Found { settings, variables, connection, topics, warnings, partitions, pipelines } = found;
+    let variables = variables.iter().map(|(name, value)| json!({"variable": name, "value": value}));
     let settings = settings.iter().map(|s| json!({"key": s.key, "value": s.value, "source": s.source, "from": s.from}));
     let kafka = connection.in_force();
     let kafka = kafka
@@ -212,10 +274,11 @@ fn document(settings: &[Setting], connection: &Connection, topics: &[Topic], arg
     });
     json!({
         "settings": settings.collect::<Vec<_>>(),
+        "variables": variables.collect::<Vec<_>>(),
         "kafka": kafka.collect::<Vec<_>>(),
         "topics": of_topics.collect::<Vec<_>>(),
-        "partitions": args.partitions,
-        "pipelines": args.pipelines,
-        "warnings": warnings(topics),
+        "partitions": partitions,
+        "pipelines": pipelines,
+        "warnings": warnings,
     })
 }

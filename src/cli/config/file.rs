@@ -63,7 +63,18 @@ impl File {
     pub fn parse(name: &str, text: &str) -> Result<Self> {
         let at = |start: usize, why: &str| Error::config(format!("{name}:{}: {why}", line(text, start)));
         let root = DeTable::parse(text).map_err(|e| {
-            at(e.span().map_or(0, |span| span.start), &format!("this is not TOML: {}", e.message().trim()))
+            let start = e.span().map_or(0, |span| span.start);
+            // Of its line the key alone: the rest may be a password.
+            let of_key = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+            let (before, behind) = text.split_at_checked(start).unwrap_or_default();
+            let begin = before.trim_end_matches(of_key).len();
+            let end = start + behind.len() - behind.trim_start_matches(of_key).len();
+            let key = text.get(begin..end).unwrap_or_default();
+            match e.message().trim() {
+                "duplicate key" => at(start, &format!("{key}: it stands there twice: keep one")),
+                why if why.starts_with("key with no value") => at(start, &format!("{key}: this is not TOML: {why}")),
+                why => at(start, &format!("this is not TOML: {why}")),
+            }
         })?;
         let all = |table| -> Result<Vec<Setting>> {
             let settings = in_order(table).into_iter();
@@ -94,6 +105,13 @@ impl File {
                             settings: all(table)?,
                         });
                     }
+                }
+                ("topic", DeValue::Table(table)) => {
+                    let name = in_order(table).first().map_or("NAME", |(name, ..)| name);
+                    return Err(at(
+                        start,
+                        &format!("topic is a list of names; settings of one are in [topics.{name:?}]"),
+                    ));
                 }
                 ("kafka" | "topics", _) => return Err(at(start, &format!("{key} is a table: write [{key}]"))),
                 (_, value) => file.settings.push(Setting {
@@ -188,7 +206,10 @@ mod tests {
     fn what_is_wrong_is_told_with_file_and_line() {
         for (text, told) in [
             ("a = 1\nb = ", "f:2: this is not TOML: "),
-            ("a = 1\na = 2", "f:2: this is not TOML: duplicate key"),
+            ("a = 1\na = 2", "f:2: a: it stands there twice"),
+            ("[topics.x]\n[topics.x]", "f:2: x: it stands there twice"),
+            ("a = 1\ncut-age: \"1h\"", "f:2: cut-age: this is not TOML: key with no value, expected `=`"),
+            ("\n[topic.\"^a\"]\ncut-age = 1", "f:2: topic is a list of names; settings of one are in [topics.\"^a\"]"),
             ("topic = []", "f:1: topic: the list is empty"),
             ("\n[archive]\nx = 1", "f:2: archive: a table is no value here"),
             ("kafka = 1", "f:1: kafka is a table"),

@@ -11,6 +11,7 @@ mod secret;
 mod topics;
 
 pub use file::{File, Value};
+pub use secret::is_secret;
 
 use super::Cli;
 use crate::cut::Tables;
@@ -102,6 +103,11 @@ impl Config {
     pub fn place_of(&self, key: &str) -> Option<String> {
         let setting = self.file.settings.iter().find(|s| s.key == key && self.used.contains(key));
         setting.map(|s| self.file.place(s.line))
+    }
+
+    /// What an option's parser made of its text.
+    pub fn matches_of<T: Clone + Send + Sync + 'static>(&self, id: &str) -> Option<&T> {
+        leaf(&self.matches).try_get_one(id).ok().flatten()
     }
 
     /// An error that names options says where the file sets them.
@@ -251,6 +257,7 @@ fn reason(e: &clap::Error) -> String {
         return format!("{value}it is one of {}", all.join(", "));
     }
     match std::error::Error::source(e) {
+        Some(why) if why.is::<std::num::ParseIntError>() => format!("{value}expected a whole number"),
         Some(why) => format!("{value}{why}"),
         None => format!("{value}{}", e.kind()),
     }

@@ -8,10 +8,24 @@ const HIDDEN: &str = "(hidden)";
 const NAMES: [&str; 9] =
     ["pass", "secret", "key", "token", "jaas", "credential", "assertion", "oauthbearer.config", "ssl.engine"];
 
+/// Whether a property or a variable of this name has what is nobody's business. Where a file is, is none of it.
+pub fn is_secret(name: &str) -> bool {
+    let name = name.to_ascii_lowercase();
+    let is_place = [".location", "_file"].iter().any(|end| name.ends_with(end));
+    !is_place && NAMES.iter().any(|part| name.contains(part))
+}
+
 /// A librdkafka property's value, as far as it is shown.
 pub fn property<'v>(name: &str, value: &'v str) -> Cow<'v, str> {
-    let name = name.to_ascii_lowercase();
-    if NAMES.iter().any(|part| name.contains(part)) { HIDDEN.into() } else { addresses(value) }
+    if is_secret(name) { HIDDEN.into() } else { addresses(value) }
+}
+
+/// The same of a variable of the AWS SDK. Of the access key's id, which is no secret, what tells it from others.
+pub fn variable<'v>(name: &str, value: &'v str) -> Cow<'v, str> {
+    match value.len().checked_sub(4).and_then(|at| value.get(at..)) {
+        Some(end) if name == "AWS_ACCESS_KEY_ID" && value.len() >= 16 => format!("...{end}").into(),
+        _ => property(name, value),
+    }
 }
 
 /// A text without the user and password of the addresses in it.
@@ -54,6 +68,13 @@ mod tests {
             assert_eq!(property(name, "x"), HIDDEN, "{name}");
         }
         assert_eq!(property("sasl.username", "x"), "x");
+        assert_eq!(property("ssl.key.location", "/etc/key.pem"), "/etc/key.pem");
+        assert_eq!(variable("AWS_ACCESS_KEY_ID", "AKIAIOSFODNN7EXAMPLE"), "...MPLE");
+        for name in ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"] {
+            assert_eq!(variable(name, "x"), HIDDEN);
+        }
+        assert_eq!(variable("AWS_WEB_IDENTITY_TOKEN_FILE", "/a/token"), "/a/token");
+        assert_eq!(variable("HTTPS_PROXY", "http://u:p@h:1"), "http://(hidden)@h:1");
         assert_eq!(property("security.protocol", "SASL_SSL"), "SASL_SSL");
         for (text, shown) in [
             ("http://u:p@h:9000/x", "http://(hidden)@h:9000/x"),

@@ -117,6 +117,9 @@ fn what_is_wrong_is_told_with_line_and_key_and_not_as_a_flag() {
         ("cut-age = 0", "1: cut-age: \"0\": it must be above 0"),
         ("format = \"csv\"", "1: format: \"csv\": it is one of parquet, jsonl"),
         ("cut-records = 0", "1: cut-records: \"0\": 0 is not in 1.."),
+        ("cut-records = \"many\"", "1: cut-records: \"many\": expected a whole number"),
+        ("ready-below = 2", "1: ready-below: \"2\": expected a share"),
+        ("[topics.a]\nretention = 0", "2: [topics.\"a\"] retention: \"0\": it must be above 0"),
         ("once = \"yes\"", "1: once: it takes true or false"),
         ("cut-bytes = [\"1k\"]", "1: cut-bytes: it takes one value, not a list"),
         // Of a command that does not run.

@@ -6,6 +6,7 @@ use super::file::{File, Setting, Table, Value};
 use crate::cli::args::{cut_age, cut_bytes, duration, share};
 use crate::error::{Error, Result, did_you_mean};
 use crate::topics::{TopicMatch, TopicSettings};
+use std::time::Duration;
 
 const KEYS: [&str; 7] = ["cut-records", "cut-bytes", "cut-age", "retention", "safety", "pipeline", "dialects"];
 
@@ -39,7 +40,12 @@ fn set(settings: &mut TopicSettings, setting: &Setting) -> Result<(), String> {
         },
         "cut-bytes" => settings.cut_bytes = Some(cut_bytes(text).map_err(told)?),
         "cut-age" => settings.cut_age = Some(cut_age(text).map_err(told)?),
-        "retention" => settings.retention = Some(duration(text).map_err(told)?),
+        "retention" => match duration(text).map_err(told)? {
+            Duration::ZERO => {
+                return Err(told("it must be above 0; leave it out if records are kept for ever".to_owned()));
+            }
+            retention => settings.retention = Some(retention),
+        },
         "safety" => settings.safety = Some(share(text).map_err(told)?),
         "pipeline" if text.trim().is_empty() => return Err(told("a pipeline has a name".to_owned())),
         "pipeline" => settings.pipeline = Some(text.clone()),

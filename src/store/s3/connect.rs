@@ -42,16 +42,28 @@ pub(super) struct Connection {
     pub credentials: Option<SharedCredentialsProvider>,
 }
 
-pub(super) async fn connect(options: &StoreOptions) -> Result<Connection> {
-    let http = http_client()?;
-    let told = match &options.region {
+/// The region that options, environment or profile tell.
+async fn told_region(options: &StoreOptions) -> Option<Region> {
+    match &options.region {
         Some(region) => Some(Region::new(region.clone())),
         // The metadata service is left out here: away from AWS it only costs time.
         None => {
             let chain = RegionProviderChain::first_try(EnvironmentVariableRegionProvider::new());
             chain.or_else(ProfileFileRegionProvider::new()).region().await
         }
-    };
+    }
+}
+
+/// What [`connect`] refuses without asking a server.
+pub(in crate::store) async fn check(options: &StoreOptions) -> Result<()> {
+    let http = http_client()?;
+    let config = load(options, &http, told_region(options).await).await;
+    custom_endpoint(&config, options).map(drop)
+}
+
+pub(super) async fn connect(options: &StoreOptions) -> Result<Connection> {
+    let http = http_client()?;
+    let told = told_region(options).await;
     let mut config = load(options, &http, told.clone()).await;
     let endpoint = custom_endpoint(&config, options)?;
     if told.is_none() {

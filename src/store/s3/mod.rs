@@ -23,6 +23,7 @@ use sha2::{Digest, Sha256};
 
 use self::answer::{Answer, Asked, innermost};
 use self::connect::Connection;
+pub(super) use self::connect::check;
 use super::{Created, Head, Listed, Listing, ObjectMeta, PAGE, Store, StoreOptions, check_key};
 use crate::error::{Error, Result};
 
