@@ -536,7 +536,7 @@ async fn archive_json_removed_is_damage_and_no_archive_is_not() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_object_that_nothing_names() {
     let archive = sample().await;
-    let key = layout::data_key("bb-dlt", 3, 1, 9, 12, "1970-01-01", "bb-dlt", "parquet");
+    let key = layout::data_key("bb-dlt", 3, 1, 9, 12, "1970-01-01", Some("bb-dlt"), "parquet");
     write(&archive, &key, b"x");
     write(&archive, "data/README.txt", b"x");
     assert_eq!(found(&verify(&archive).await), [(What::Orphan, "data/README.txt"), (What::Orphan, key.as_str())]);

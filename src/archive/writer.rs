@@ -9,7 +9,7 @@ use super::hanging::{Hanging, LOOK};
 use super::ledger as io;
 use super::messages::{Batch, LastRecord};
 use super::partition::Partition;
-use crate::cut::{self, CutRange, Encoded, Group};
+use crate::cut::{self, CutRange, Encoded};
 use crate::error::{Error, Result};
 use crate::format::Format;
 use crate::host::{self, blocking};
@@ -84,18 +84,18 @@ impl Writer<'_> {
         let (genesis, shared) = (self.genesis.clone(), self.shared().clone());
         let range = CutRange { from, to, cut_at_us: shared.now_us() };
         let batch = records.clone();
-        let (intent, groups) = self
+        let (intent, rows) = self
             .encode_thread(move || {
                 let groups = cut::group(&batch, &genesis.topic, genesis.partition, &shared.tables);
                 let intent =
                     cut::intent(&genesis, range, &batch, &groups, Vec::new(), shared.options.format, &shared.tables)?;
-                Ok((intent, groups))
+                Ok((intent, groups.into_iter().map(|group| group.rows).collect()))
             })
             .await?;
         self.partition.check_leader_epochs(self.last, &records, to).await?;
         let intent = self.announce(intent).await?;
         let format = self.shared().options.format;
-        let objects = self.create_objects(&intent, &intent.objects, format, &records, &groups).await?;
+        let objects = self.create_objects(&intent, &intent.objects, format, &records, rows).await?;
         self.commit(&intent, objects).await?;
         self.shared().counters.cut_took(host::since(began));
         Ok(())
@@ -112,20 +112,19 @@ impl Writer<'_> {
         Ok(Arc::new(intent))
     }
 
-    /// Encodes and creates objects of an intent, whose rows are groups of `records`.
+    /// Encodes and creates objects of an intent; `rows`: those of each, in `records`.
     pub(super) async fn create_objects(
         &self,
         intent: &Arc<Intent>,
         objects: &[IntentObject],
         format: Format,
         records: &Arc<RawBatch>,
-        groups: &[Group],
+        rows: Vec<Vec<u32>>,
     ) -> Result<Vec<(DataObject, RoaringTreemap)>> {
         let work: Vec<_> = objects
             .iter()
-            .zip(groups)
-            .map(|(object, group)| {
-                let rows = group.rows.clone();
+            .zip(rows)
+            .map(|(object, rows)| {
                 self.encode_and_create(intent.clone(), object.clone(), rows, format, records.clone()).boxed()
             })
             .collect();

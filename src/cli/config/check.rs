@@ -13,10 +13,11 @@ use crate::cli::{Cli, archive, text};
 use crate::cut::CutPolicy;
 use crate::error::Result;
 use crate::kafka::Connection;
+use crate::routing::{Routing, Rule};
 use crate::topics::{TopicSettings, settings_of};
 use clap::CommandFactory;
 use clap::parser::ValueSource;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use std::time::Duration;
 
 #[derive(Debug, clap::Subcommand)]
@@ -52,10 +53,13 @@ pub fn run(command: Command, config: &Config) -> Result<u8> {
     let Command::Check(args) = command;
     let (options, connection) = args.archive.prepare(config)?;
     let settings = settings(config);
-    let topics = topics(&options, &args);
+    let tables = args.archive.tables(config);
+    let topics = topics(&options, config, &tables.routing, &args);
     match args.archive.output() {
-        Output::Table => table(&settings, &connection, &topics, &args)?,
-        Output::Json | Output::Jsonl => output::line(&document(&settings, &connection, &topics, &args).to_string())?,
+        Output::Table => table(&settings, &connection, &topics, config, &args)?,
+        Output::Json | Output::Jsonl => {
+            output::line(&document(&settings, &connection, &topics, config, &args).to_string())?;
+        }
     }
     Ok(0)
 }
@@ -101,16 +105,22 @@ struct Topic {
     retention: Option<Duration>,
     safety: f64,
     pipeline: Option<String>,
+    /// Rules may come before it.
+    ruled: bool,
     /// With so many partitions and pipelines of such topics.
     files: f64,
 }
 
 /// Named topics, then the tables that have none of these names, then the rest.
-fn topics(options: &Options, args: &Args) -> Vec<Topic> {
+fn topics(options: &Options, config: &Config, routing: &Routing, args: &Args) -> Vec<Topic> {
+    let named: Vec<&str> = options.topics.iter().map(String::as_str).filter(|t| !t.starts_with('^')).collect();
     let one = |topic: &str, own: Option<&TopicSettings>| {
         let mut policy = own.map_or(options.policy, |own| own.policy(options.policy));
         let pipeline = own.and_then(|own| own.pipeline.clone());
-        let objects = if pipeline.is_some() { 1 } else { args.pipelines };
+        // Many topics: some rule may be for some of them.
+        let ruled = if named.contains(&topic) { routing.of_topic(topic).is_ruled() } else { !config.rules.is_empty() };
+        let most = (routing.max_pipelines() as u64).saturating_add(1);
+        let objects = if pipeline.is_some() && !ruled { 1 } else { args.pipelines.min(most) };
         if let Some(files) = options.files_per_day {
             policy.max_age = policy.age_for(files, args.partitions, objects);
         }
@@ -121,18 +131,23 @@ fn topics(options: &Options, args: &Args) -> Vec<Topic> {
             retention: own.and_then(|own| own.retention).or(options.retention),
             safety: own.and_then(|own| own.safety).unwrap_or(options.safety),
             pipeline,
+            ruled,
             files: args.partitions as f64 * objects as f64 * cuts,
         }
     };
     let tables = &options.topics_settings;
-    let named: Vec<&String> = options.topics.iter().filter(|t| !t.starts_with('^')).collect();
     let mut all: Vec<_> = named.iter().map(|name| one(name, settings_of(tables, name))).collect();
-    let others = tables.iter().filter(|t| !named.iter().any(|name| *name == t.topic.as_str()));
+    let others = tables.iter().filter(|t| !named.contains(&t.topic.as_str()));
     all.extend(others.map(|own| one(own.topic.as_str(), Some(own))));
     if options.topics.len() > named.len() {
         all.push(one("(others)", None));
     }
     all
+}
+
+/// Each rule, and where it stands.
+fn rules(config: &Config) -> impl Iterator<Item = (&Rule, String)> {
+    config.rules.iter().zip(config.file.routes.iter().map(|route| config.file.place(route.line)))
 }
 
 fn warnings(topics: &[Topic]) -> Vec<String> {
@@ -147,7 +162,13 @@ fn warnings(topics: &[Topic]) -> Vec<String> {
     .collect()
 }
 
-fn table(settings: &[Setting], connection: &Connection, topics: &[Topic], args: &Args) -> Result<()> {
+fn table(
+    settings: &[Setting],
+    connection: &Connection,
+    topics: &[Topic],
+    config: &Config,
+    args: &Args,
+) -> Result<()> {
     let mut out = Out::new();
     let clean = |text: &str| text::clean(text).into_owned();
     let mut table = Table::new(vec![Column::whole("SETTING"), Column::new("VALUE"), Column::whole("FROM")]);
@@ -174,12 +195,26 @@ fn table(settings: &[Setting], connection: &Connection, topics: &[Topic], args: 
             duration_text(t.policy.max_age),
             t.retention.map_or_else(|| "as told".into(), duration_text),
             t.safety.to_string(),
-            t.pipeline.as_deref().map_or_else(|| "by dialect".into(), clean),
+            format!(
+                "{}{}",
+                if t.ruled { "by rules, else " } else { "" },
+                t.pipeline.as_deref().map_or_else(|| "by dialect".into(), clean)
+            ),
             format!("{:.0}", t.files),
         ];
         table.row(cells, &mut out)?;
     }
     table.finish(&mut out)?;
+    if !config.rules.is_empty() {
+        out.line("")?;
+        let columns = [Column::number("RULE"), Column::wide("MATCH"), Column::new("PIPELINE"), Column::whole("FROM")];
+        let mut table = Table::new(columns.to_vec());
+        for (i, (rule, place)) in rules(config).enumerate() {
+            let cells = vec![(i + 1).to_string(), clean(&rule.to_string()), clean(rule.pipeline()), clean(&place)];
+            table.row(cells, &mut out)?;
+        }
+        table.finish(&mut out)?;
+    }
     out.line(&format!(
         "\nFiles a day: partitions ({}) x pipelines ({}; 1 where a table names it) x cuts a day, where each cut comes by its \
          age; --partitions and --pipelines say how many there are.",
@@ -191,7 +226,13 @@ fn table(settings: &[Setting], connection: &Connection, topics: &[Topic], args: 
     out.flush()
 }
 
-fn document(settings: &[Setting], connection: &Connection, topics: &[Topic], args: &Args) -> Value {
+fn document(
+    settings: &[Setting],
+    connection: &Connection,
+    topics: &[Topic],
+    config: &Config,
+    args: &Args,
+) -> Value {
     let settings = settings.iter().map(|s| json!({"key": s.key, "value": s.value, "source": s.source, "from": s.from}));
     let kafka = connection.in_force();
     let kafka = kafka
@@ -207,13 +248,19 @@ fn document(settings: &[Setting], connection: &Connection, topics: &[Topic], arg
             "retention_seconds": t.retention.map(seconds),
             "safety": t.safety,
             "pipeline": t.pipeline,
+            "by_rules": t.ruled,
             "files_per_day": t.files.round(),
         })
+    });
+    let routes = rules(config).map(|(rule, place)| {
+        let conditions: Map<_, _> = rule.conditions().map(|(field, text)| (field.to_owned(), text.into())).collect();
+        json!({"match": conditions, "pipeline": rule.pipeline(), "from": place})
     });
     json!({
         "settings": settings.collect::<Vec<_>>(),
         "kafka": kafka.collect::<Vec<_>>(),
         "topics": of_topics.collect::<Vec<_>>(),
+        "routes": routes.collect::<Vec<_>>(),
         "partitions": args.partitions,
         "pipelines": args.pipelines,
         "warnings": warnings(topics),

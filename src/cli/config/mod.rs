@@ -7,6 +7,7 @@
 
 pub mod check;
 mod file;
+mod routes;
 mod secret;
 mod topics;
 
@@ -15,6 +16,7 @@ pub use file::{File, Value};
 use super::Cli;
 use crate::cut::Tables;
 use crate::error::{Error, Result, did_you_mean};
+use crate::routing::{Routing, Rule};
 use crate::topics::TopicSettings;
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command, CommandFactory, FromArgMatches};
@@ -42,6 +44,7 @@ pub enum Refused {
 pub struct Config {
     pub file: File,
     pub topics: Vec<TopicSettings>,
+    pub rules: Vec<Rule>,
     /// Keys that neither flag nor variable stands above.
     used: BTreeSet<String>,
     /// What the command line and the environment say.
@@ -61,12 +64,17 @@ impl Config {
     fn parse(name: &str, text: &str) -> Result<Self> {
         let file = File::parse(name, text)?;
         check(&file)?;
-        Ok(Self { topics: topics::settings(&file)?, file, ..Self::default() })
+        let (topics, rules) = (topics::settings(&file)?, routes::rules(&file)?);
+        Ok(Self { topics, rules, file, ..Self::default() })
     }
 
-    /// The program's tables, with the pipelines that the file gives to topics.
+    /// The program's tables, with the file's rules and the pipelines that it gives to topics.
     pub fn tables(&self) -> Tables {
-        Tables::with_topics(&self.topics)
+        Tables::with_routing(|routing| self.routing(routing))
+    }
+
+    pub fn routing(&self, of_dialects: Routing) -> Routing {
+        of_dialects.with_topics(&self.topics).with_rules(&self.rules)
     }
 
     /// Where the file has a key that neither flag nor variable stands above.
@@ -182,7 +190,7 @@ fn check(file: &File) -> Result<()> {
         let near = did_you_mean(&setting.key.replace('_', "-"), known.iter().map(String::as_str));
         let of_topics = ["pipeline"].contains(&setting.key.as_str());
         let hint = match near.is_empty() {
-            _ if of_topics => ". It belongs into a table of a topic, [topics.\"NAME\"]",
+            _ if of_topics => ". It belongs into a table of a topic, [topics.\"NAME\"], or a rule, [[routes]]",
             true => ". Keys are the long names of options that have a variable DLQ_ARCHIVER_*",
             false => near.as_str(),
         };
