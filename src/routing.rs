@@ -75,6 +75,11 @@ impl Routing {
         self.max_pipelines
     }
 
+    /// Whether a rule matches this field.
+    pub fn asks_for(&self, field: &str) -> bool {
+        self.rules.iter().any(|rule| rule.conditions().any(|(name, _)| name == field))
+    }
+
     /// What records of this topic are routed by.
     pub fn of_topic<'r>(&'r self, topic: &'r str) -> TopicRouting<'r> {
         let own = settings_of(&self.topics, topic).and_then(|table| table.pipeline.as_deref());

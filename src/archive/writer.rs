@@ -22,6 +22,7 @@ use crate::record::RawBatch;
 use crate::store::{Created, ObjectMeta};
 use futures::{FutureExt, StreamExt, TryStreamExt, stream};
 use roaring::RoaringTreemap;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use tokio::sync::mpsc::UnboundedReceiver;
 
@@ -242,6 +243,9 @@ impl Writer<'_> {
         self.leader_epoch = manifest.leader_epoch;
         self.partition.tell_archived(self.head.next);
         self.counters().cut(manifest.rows, created);
+        if created == Created::New {
+            self.tell_shared(intent, &manifest);
+        }
         self.tell_gaps(&manifest.gaps);
         tracing::info!(
             topic = manifest.topic,
@@ -256,6 +260,26 @@ impl Writer<'_> {
         );
         self.recent.push(manifest.from);
         self.make_checkpoints().await
+    }
+
+    /// Counts the records of pipelines that share objects; told once an hour and topic.
+    fn tell_shared(&self, intent: &Intent, manifest: &Manifest) {
+        let rows = manifest.objects.iter().filter(|o| o.pipeline.is_none()).map(|o| o.rows).sum();
+        self.counters().shared(rows);
+        if rows == 0 || !self.counters().tells_shared() {
+            return;
+        }
+        let (tp, max) = (&self.partition.tp, self.shared().tables.routing.max_pipelines());
+        let names = intent.objects.iter().filter_map(|o| o.shared.as_ref()).flat_map(|shared| &shared.names);
+        let pipelines = names.collect::<BTreeSet<_>>().len();
+        tracing::warn!(
+            topic = tp.topic,
+            partition = tp.partition,
+            pipelines,
+            rows,
+            "{tp}: {pipelines} pipelines of a cut share an object for each date, in pipeline={}, beside the largest, which              have their own (--max-pipelines {max}). Nothing is lost, and pipeline_name has each record's own. If a rule or              a dialect makes too many names, [[routes]] can make fewer; `dlq-archiver routes try` shows them",
+            layout::SHARED
+        );
     }
 
     /// One line for each kind: a compacted or half-expired range can be many gaps.

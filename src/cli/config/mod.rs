@@ -48,7 +48,7 @@ pub struct Config {
     /// Keys that neither flag nor variable stands above.
     used: BTreeSet<String>,
     /// What the command line and the environment say.
-    matches: ArgMatches,
+    pub matches: ArgMatches,
 }
 
 impl Config {
