@@ -119,7 +119,7 @@ mod tests {
         for (i, (day, name)) in records.iter().enumerate() {
             let headers = [("ce_specversion", "1.0"), ("ce_id", "x"), ("ce_source", "s"), ("ce_type", name)]
                 .map(|(name, value)| Header { name: name.as_bytes(), value: Some(value.as_bytes()) });
-            batch.push(3 * i as i64, day * 86_400_000, TimestampType::CreateTime, 0, None, Some(b"x"), headers);
+            batch.push(3 * i as i64, day * 86_400_000, TimestampType::CreateTime, 0, None, Some(b"x"), headers.into_iter());
         }
         batch
     }

@@ -287,3 +287,47 @@ pub fn decode_checksums(text: &str) -> Result<Vec<u64>> {
     }
     Ok(bytes.chunks_exact(8).map(|c| u64::from_le_bytes(c.try_into().expect("8 bytes"))).collect())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    type Mutation = (&'static str, fn(&mut IntentObject));
+
+    #[test]
+    fn an_object_says_of_each_row_of_which_pipeline_it_is() {
+        let object = |pipeline: Option<&str>, shared| IntentObject {
+            key: "k".into(),
+            dt: "d".into(),
+            pipeline: pipeline.map(str::to_owned),
+            rows: 3,
+            offsets: encode_offsets(&[2, 5, 1 << 40].into_iter().collect()).unwrap(),
+            checksums: String::new(),
+            shared,
+        };
+        assert_eq!(object(Some("a"), None).pipelines().unwrap().of(7), Some("a"));
+        let shared = object(None, Some(Shared::new(vec!["a".into(), "b".into()], &[1, 0, 1])));
+        let pipelines = shared.pipelines().unwrap();
+        let of = |offset| pipelines.of(offset);
+        assert_eq!([of(2), of(5), of(1 << 40), of(3), of(-1)], [Some("b"), Some("a"), Some("b"), None, None]);
+        let mutations: &[Mutation] = &[
+            ("of one and shared", |o| o.pipeline = Some("a".into())),
+            ("of none", |o| o.shared = None),
+            ("a row too many", |o| o.rows += 1),
+            ("no base64", |o| change(o, |s| s.rows.push('!'))),
+            ("half a row", |o| change(o, |s| s.rows = BASE64.encode([0; 11]))),
+            ("a name that is not there", |o| change(o, |s| s.names.truncate(1))),
+            ("a name twice", |o| change(o, |s| s.names = vec!["a".into(), "a".into()])),
+            ("names out of order", |o| change(o, |s| s.names.reverse())),
+        ];
+        for (what, mutate) in mutations {
+            let mut damaged = shared.clone();
+            mutate(&mut damaged);
+            assert_eq!(damaged.pipelines().err().expect(what).kind(), crate::Kind::Corrupt, "{what}");
+        }
+    }
+
+    fn change(object: &mut IntentObject, change: impl FnOnce(&mut Shared)) {
+        change(object.shared.as_mut().unwrap());
+    }
+}
