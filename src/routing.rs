@@ -212,8 +212,10 @@ mod tests {
 
     #[test]
     fn the_first_rule_that_gives_a_name_wins_then_the_topics_own_the_dialect_and_the_topic() {
-        let own =
-            TopicSettings { pipeline: Some("all of a".into()), ..TopicSettings::of(TopicMatch::parse("a-dlq").unwrap()) };
+        let own = TopicSettings {
+            pipeline: Some("all of a".into()),
+            ..TopicSettings::of(TopicMatch::parse("a-dlq").unwrap())
+        };
         let rules = [
             rule(&[("error_code", "5??"), ("topic", "*-dlq")], "outages"),
             // Of what is named without a rule.
@@ -250,7 +252,8 @@ mod tests {
     fn rules_their_order_and_the_bound_are_part_of_the_digest() {
         let (a, b) = (rule(&[("topic", "a*")], "x"), rule(&[("topic", "a*"), ("dialect", "spring")], "y"));
         let other = rule(&[("topic", "a*")], "y");
-        let of = |rules: &[&Rule]| Routing::default().with_rules(&rules.iter().map(|r| (*r).clone()).collect::<Vec<_>>());
+        let of =
+            |rules: &[&Rule]| Routing::default().with_rules(&rules.iter().map(|r| (*r).clone()).collect::<Vec<_>>());
         let mut digests = vec![of(&[]), of(&[&a]), of(&[&b]), of(&[&a, &b]), of(&[&b, &a]), of(&[&other])];
         digests.push(of(&[]).with_max_pipelines(7));
         let digests: Vec<_> = digests.iter().map(Routing::digest).collect();

@@ -33,14 +33,16 @@ pub enum Command {
 }
 
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Live topics are read as `tail` reads them: the last records of each, or from --since or the beginning on. With \
+#[command(
+    after_help = "Live topics are read as `tail` reads them: the last records of each, or from --since or the beginning on. With \
     --archive on the command line it is archived records, of the newest cuts first; a variable or the file alone do not \
     count, as they name the archive for other commands too.\n\n\
     PIPELINE is the exact name (pipeline_name), PATH NAME its folder. BY: the number of the rule in the file, from 1; topic (its \
     table [topics.\"NAME\"]), dialect (its default) or fallback (the dead-letter topic).\n\n\
     Examples:\n  \
     dlq-archiver routes try --config dlq-archiver.toml --brokers kafka:9092 --topic default-dlt\n  \
-    dlq-archiver routes try --config dlq-archiver.toml --archive s3://compliance/dlq --since 7d -o jsonl")]
+    dlq-archiver routes try --config dlq-archiver.toml --archive s3://compliance/dlq --since 7d -o jsonl"
+)]
 pub struct Args {
     /// So many records: the last of each topic that match; with --since, --from-beginning or --archive of all
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=100_000))]

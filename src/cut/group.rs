@@ -92,10 +92,16 @@ impl Names {
 
     /// Those that have objects of their own: by records, most first, then by name.
     fn own(&self, max: usize) -> HashSet<u32> {
-        let mut ranked: Vec<_> = self.all.iter().zip(0..).map(|((name, records), id)| (Reverse(*records), name, id)).collect();
+        let mut ranked: Vec<_> =
+            self.all.iter().zip(0..).map(|((name, records), id)| (Reverse(*records), name, id)).collect();
         ranked.sort_unstable();
         let mut paths = HashSet::new();
-        ranked.into_iter().take(max).filter(|(_, name, _)| paths.insert(layout::escape(name))).map(|(.., id)| id).collect()
+        ranked
+            .into_iter()
+            .take(max)
+            .filter(|(_, name, _)| paths.insert(layout::escape(name)))
+            .map(|(.., id)| id)
+            .collect()
     }
 }
 
@@ -119,7 +125,15 @@ mod tests {
         for (i, (day, name)) in records.iter().enumerate() {
             let headers = [("ce_specversion", "1.0"), ("ce_id", "x"), ("ce_source", "s"), ("ce_type", name)]
                 .map(|(name, value)| Header { name: name.as_bytes(), value: Some(value.as_bytes()) });
-            batch.push(3 * i as i64, day * 86_400_000, TimestampType::CreateTime, 0, None, Some(b"x"), headers.into_iter());
+            batch.push(
+                3 * i as i64,
+                day * 86_400_000,
+                TimestampType::CreateTime,
+                0,
+                None,
+                Some(b"x"),
+                headers.into_iter(),
+            );
         }
         batch
     }
@@ -165,7 +179,8 @@ mod tests {
 
     #[test]
     fn the_largest_pipelines_of_a_cut_have_objects_of_their_own_and_the_others_share_one_a_date() {
-        let records = [(0, "cc"), (0, "bb"), (1, "aa"), (1, "dd"), (0, "dd"), (1, "ee"), (0, "ee"), (0, "aa"), (1, "ff")];
+        let records =
+            [(0, "cc"), (0, "bb"), (1, "aa"), (1, "dd"), (0, "dd"), (1, "ee"), (0, "ee"), (0, "aa"), (1, "ff")];
         // aa, dd and ee have two each: by name.
         let row = |row, name: &str| (row, name.to_owned());
         let (first, second) = ("1970-01-01".to_owned(), "1970-01-02".to_owned());

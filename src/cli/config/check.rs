@@ -162,13 +162,7 @@ fn warnings(topics: &[Topic]) -> Vec<String> {
     .collect()
 }
 
-fn table(
-    settings: &[Setting],
-    connection: &Connection,
-    topics: &[Topic],
-    config: &Config,
-    args: &Args,
-) -> Result<()> {
+fn table(settings: &[Setting], connection: &Connection, topics: &[Topic], config: &Config, args: &Args) -> Result<()> {
     let mut out = Out::new();
     let clean = |text: &str| text::clean(text).into_owned();
     let mut table = Table::new(vec![Column::whole("SETTING"), Column::new("VALUE"), Column::whole("FROM")]);
@@ -226,13 +220,7 @@ fn table(
     out.flush()
 }
 
-fn document(
-    settings: &[Setting],
-    connection: &Connection,
-    topics: &[Topic],
-    config: &Config,
-    args: &Args,
-) -> Value {
+fn document(settings: &[Setting], connection: &Connection, topics: &[Topic], config: &Config, args: &Args) -> Value {
     let settings = settings.iter().map(|s| json!({"key": s.key, "value": s.value, "source": s.source, "from": s.from}));
     let kafka = connection.in_force();
     let kafka = kafka

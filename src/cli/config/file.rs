@@ -112,13 +112,13 @@ impl File {
                         };
                         let keys = in_order(table);
                         let start = keys.first().map_or(at_item, |(_, start, _)| *start);
-                        let mut route =
-                            Route { line: line(text, start), settings: Vec::new(), conditions: Vec::new() };
+                        let mut route = Route { line: line(text, start), settings: Vec::new(), conditions: Vec::new() };
                         for (key, start, value) in keys {
                             match (key, value) {
                                 ("match", DeValue::Table(table)) => route.conditions = all(table)?,
                                 ("match", _) => {
-                                    let why = "match is a table: write match.topic = \"...\", or match = { topic = \"...\" }";
+                                    let why =
+                                        "match is a table: write match.topic = \"...\", or match = { topic = \"...\" }";
                                     return Err(at(start, why));
                                 }
                                 (key, value) => route.settings.push(setting(key, start, value)?),
@@ -175,7 +175,9 @@ fn scalar(value: &DeValue<'_>) -> Result<String, String> {
         DeValue::Boolean(yes) => Ok(yes.to_string()),
         DeValue::Datetime(time) => Ok(time.to_string()),
         DeValue::Array(_) => Err("a list in a list is no value".into()),
-        DeValue::Table(_) => Err("a table is no value here; tables are [kafka], [topics.\"NAME\"] and [[routes]]".into()),
+        DeValue::Table(_) => {
+            Err("a table is no value here; tables are [kafka], [topics.\"NAME\"] and [[routes]]".into())
+        }
     }
 }
 
@@ -219,7 +221,8 @@ mod tests {
                     [routes.match]\ndialect = \"d\"\n[[routes]]\nmatch = { topic = \"z\", dialect = \"a\" }\n[[routes]]\n";
         let file = File::parse("f", text).unwrap();
         let routes = file.routes.iter().map(|r| {
-            let keys = |all: &[Setting]| all.iter().map(|s| (s.key.clone(), s.value.text(), s.line)).collect::<Vec<_>>();
+            let keys =
+                |all: &[Setting]| all.iter().map(|s| (s.key.clone(), s.value.text(), s.line)).collect::<Vec<_>>();
             (r.line, keys(&r.conditions), keys(&r.settings))
         });
         let key = |key: &str, value: &str, line| (key.to_owned(), value.to_owned(), line);
