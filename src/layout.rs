@@ -251,8 +251,8 @@ mod tests {
         assert!(!is_kept(SHARED) && !SHARED.starts_with("p-"));
         assert_eq!(escape(SHARED), "p-shared.00000000.26d97793");
         assert!(SHARED.as_bytes()[..2].iter().all(u8::is_ascii_alphabetic) && SHARED.bytes().all(is_plain));
-        let key = data_key("t-dlq", 7, 1, 0, 42, NO_DATE, None, "parquet");
-        assert!(key.starts_with("data/dt=1970-01-01/pipeline=shared.00000000/t-dlq-7-"), "{key}");
+        let key = data_key("default-dlt", 7, 1, 0, 42, NO_DATE, None, "parquet");
+        assert!(key.starts_with("data/dt=1970-01-01/pipeline=shared.00000000/default-dlt-7-"), "{key}");
     }
 
     #[test]

@@ -100,7 +100,8 @@ fn a_partition_that_has_nothing_waiting_has_no_deadline() {
 
 #[test]
 fn ten_thousand_pipelines_add_no_series() {
-    let (tables, counters) = (Tables::builtin(), Arc::new(Counters::default()));
+    let (tables, counters) =
+        (Tables::with_routing(|routing| routing.with_max_pipelines(10_000)), Arc::new(Counters::default()));
     let mut batch = RawBatch::new();
     for i in 0..10_000 {
         let connector = format!("pipe-{i}");
