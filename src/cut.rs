@@ -1,8 +1,12 @@
 //! When to cut, and what a cut consists of.
 //!
-//! Owns the cut policy, the grouping of a batch into data objects, the intent that fixes them and the encoding of one
-//! of them. Pure: the archive loop brings clock, records and threads. Invariant: which objects there are, which rows
+//! Owns the cut policy, the intent that fixes the data objects and the encoding of one of them; which there are is in
+//! [`group`](mod@group). Pure: the archive loop brings clock, records and threads. Invariant: which objects there are, which rows
 //! each has, and its raw columns are functions of the offsets and of the intent.
+
+mod group;
+
+pub use group::{Group, group};
 
 use crate::dialect::Dialects;
 use crate::error::{Error, Result};
@@ -14,7 +18,6 @@ use crate::routing::Routing;
 use crate::topics::TopicSettings;
 use bytes::Bytes;
 use roaring::RoaringTreemap;
-use std::collections::{BTreeMap, HashMap};
 use std::ops::ControlFlow;
 use std::time::Duration;
 
@@ -55,14 +58,6 @@ impl CutPolicy {
     }
 }
 
-/// Rows of a batch that go into one data object: indexes into the batch, ascending.
-#[derive(Debug, PartialEq, Eq)]
-pub struct Group {
-    pub dt: String,
-    pub pipeline: String,
-    pub rows: Vec<u32>,
-}
-
 /// How records are decoded and routed: what contents depend on beside offsets.
 pub struct Tables {
     pub dialects: Dialects,
@@ -84,54 +79,19 @@ impl Tables {
 
     /// The same, with the pipelines that topics have of their own.
     pub fn with_topics(topics: &[TopicSettings]) -> Self {
-        Self::of(Dialects::builtin(), topics)
+        Self::with_routing(|routing| routing.with_topics(topics))
     }
 
-    /// These dialects, with the pipelines that topics have of their own.
-    pub fn of(dialects: Dialects, topics: &[TopicSettings]) -> Self {
-        let routing = Routing::for_dialects(&dialects).with_topics(topics);
+    /// The same, with what the configuration changes of the dialects' routing.
+    pub fn with_routing(change: impl FnOnce(Routing) -> Routing) -> Self {
+        Self::of(Dialects::builtin(), change)
+    }
+
+    /// These dialects, with what the configuration changes of their routing.
+    pub fn of(dialects: Dialects, change: impl FnOnce(Routing) -> Routing) -> Self {
+        let routing = change(Routing::for_dialects(&dialects));
         Self::new(dialects, routing)
     }
-}
-
-/// Sorts a batch into date and pipeline, in the order of both.
-pub fn group(batch: &RawBatch, topic: &str, partition: i32, tables: &Tables) -> Vec<Group> {
-    const DAY_MS: i64 = 24 * 60 * 60 * 1000;
-    let mut by_day: HashMap<i64, usize> = HashMap::new();
-    let mut dates: BTreeMap<String, usize> = BTreeMap::new();
-    let mut groups: Vec<HashMap<String, Vec<u32>>> = Vec::new();
-    let fixed = tables.routing.fixed(topic);
-    for (i, raw) in batch.iter().enumerate() {
-        let date = *by_day.entry(raw.timestamp_ms.div_euclid(DAY_MS)).or_insert_with(|| {
-            let next = groups.len();
-            let date = *dates.entry(layout::dt(raw.timestamp_ms)).or_insert(next);
-            if date == next {
-                groups.push(HashMap::new());
-            }
-            date
-        });
-        let decoded;
-        let pipeline = match fixed {
-            Some(name) => name,
-            None => {
-                decoded = tables.dialects.decode(topic, partition, &raw);
-                tables.routing.by_dialect(topic, &decoded)
-            }
-        };
-        match groups[date].get_mut(pipeline) {
-            Some(rows) => rows.push(i as u32),
-            None => {
-                groups[date].insert(pipeline.to_owned(), vec![i as u32]);
-            }
-        }
-    }
-    let mut sorted = Vec::new();
-    for (dt, date) in dates {
-        let mut pipelines: Vec<_> = std::mem::take(&mut groups[date]).into_iter().collect();
-        pipelines.sort_unstable();
-        sorted.extend(pipelines.into_iter().map(|(pipeline, rows)| Group { dt: dt.clone(), pipeline, rows }));
-    }
-    sorted
 }
 
 /// What a cut is of.
@@ -170,7 +130,7 @@ pub fn intent(
             range.from,
             range.to,
             &group.dt,
-            &group.pipeline,
+            group.pipeline.as_deref(),
             format.extension(),
         );
         objects.push(IntentObject {
@@ -180,6 +140,7 @@ pub fn intent(
             rows: group.rows.len() as u64,
             offsets: ledger::encode_offsets(&offsets)?,
             checksums: ledger::encode_checksums(&checksums),
+            shared: group.shared.clone(),
         });
     }
     Ok(Intent {
@@ -251,10 +212,14 @@ pub fn encode<'b>(
     };
     let mut encoder = Encoder::new(format, &context)?;
     let (mut stats, mut tally) = (Stats::default(), Tally::default());
+    let pipelines = object.pipelines()?;
     for raw in rows {
         let decoded = tables.dialects.decode(&intent.topic, intent.partition, &raw);
-        // The folder was fixed by the intent: another version's routing does not move a row.
-        encoder.push(&raw, &decoded, &object.pipeline)?;
+        // Fixed by the intent: another version's routing, or another configuration's, does not move a row.
+        let pipeline = pipelines.of(raw.offset).ok_or_else(|| {
+            Error::internal(format!("offset {} is none of {}. Please report this", raw.offset, object.key))
+        })?;
+        encoder.push(&raw, &decoded, pipeline)?;
         stats.add(raw.offset, raw.timestamp_ms, &decoded);
         tally.add(&decoded.dialect, !decoded.problems.is_empty());
     }
@@ -364,7 +329,6 @@ impl Stats {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::TimestampType;
 
     #[test]
     fn due_by_records_bytes_or_age_but_never_empty() {
@@ -391,17 +355,6 @@ mod tests {
         assert_eq!(policy(2 * day).age_for(1, 500, 20), Duration::from_secs(2 * day));
         assert_eq!(policy(minute).age_for(0, u64::MAX, u64::MAX), Duration::from_secs(day));
         assert_eq!(policy(minute).age_for(10, 0, 0), Duration::from_secs(minute));
-    }
-
-    #[test]
-    fn every_row_is_in_exactly_one_group_in_order() {
-        let mut batch = RawBatch::new();
-        for (offset, ts) in [(5, -1), (6, 86_400_000), (7, 0), (9, i64::MAX), (10, 86_399_999)] {
-            batch.push(offset, ts, TimestampType::CreateTime, 0, None, Some(b"x"), std::iter::empty());
-        }
-        let groups = group(&batch, "t", 0, &Tables::builtin());
-        let flat: Vec<_> = groups.iter().map(|g| (g.dt.as_str(), g.pipeline.as_str(), g.rows.clone())).collect();
-        assert_eq!(flat, [("1970-01-01", "t", vec![0, 2, 3, 4]), ("1970-01-02", "t", vec![1])]);
     }
 
     #[test]

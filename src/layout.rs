@@ -22,6 +22,10 @@ pub const ARCHIVE_KEY: &str = "archive.json";
 pub const DATA_PREFIX: &str = "data/";
 pub const LEDGER_PREFIX: &str = "ledger/";
 
+/// The `pipeline` folder of objects that several pipelines share. No pipeline has it: it ends as an escaped name does, and
+/// does not begin as one.
+pub const SHARED: &str = "shared.00000000";
+
 /// Words that one SQL engine or another reads as a value of another type (any case).
 const WORDS: [&str; 8] = ["true", "false", "null", "none", "nan", "inf", "infinity", "epoch"];
 
@@ -77,7 +81,7 @@ pub fn dt(timestamp_ms: i64) -> String {
 }
 
 /// What one data object holds of one topic partition: `[from, to)`, in one generation of the topic.
-/// `dt` is as [`dt`] gives it, `pipeline` the exact name, `extension` without its dot.
+/// `dt` is as [`dt`] gives it, `pipeline` the exact name, `None` where several share it, `extension` without its dot.
 #[allow(clippy::too_many_arguments)]
 pub fn data_key(
     topic: &str,
@@ -86,10 +90,10 @@ pub fn data_key(
     from: i64,
     to: i64,
     dt: &str,
-    pipeline: &str,
+    pipeline: Option<&str>,
     extension: &str,
 ) -> String {
-    let (topic, pipeline) = (escape(topic), escape(pipeline));
+    let (topic, pipeline) = (escape(topic), pipeline.map_or(SHARED.into(), escape));
     let mark = if generation > 1 { format!(".g{generation}.") } else { "-".to_owned() };
     format!("{DATA_PREFIX}dt={dt}/pipeline={pipeline}/{topic}-{partition}{mark}{from:020}-{to:020}.{extension}")
 }
@@ -241,6 +245,16 @@ mod tests {
         }
     }
 
+    /// Neither a name that is kept nor an escaped one, and engines read it as text.
+    #[test]
+    fn no_pipeline_has_the_shared_folder() {
+        assert!(!is_kept(SHARED) && !SHARED.starts_with("p-"));
+        assert_eq!(escape(SHARED), "p-shared.00000000.26d97793");
+        assert!(SHARED.as_bytes()[..2].iter().all(u8::is_ascii_alphabetic) && SHARED.bytes().all(is_plain));
+        let key = data_key("default-dlt", 7, 1, 0, 42, NO_DATE, None, "parquet");
+        assert!(key.starts_with("data/dt=1970-01-01/pipeline=shared.00000000/default-dlt-7-"), "{key}");
+    }
+
     #[test]
     fn the_escaped_form_is_fixed_for_good() {
         assert_eq!(escape(""), "p-.e3b0c442");
@@ -274,11 +288,11 @@ mod tests {
     #[test]
     fn data_keys() {
         assert_eq!(
-            data_key("default-dlt", 7, 1, 0, 42, "2026-10-08", "size-check", "parquet"),
+            data_key("default-dlt", 7, 1, 0, 42, "2026-10-08", Some("size-check"), "parquet"),
             "data/dt=2026-10-08/pipeline=size-check/default-dlt-7-00000000000000000000-00000000000000000042.parquet"
         );
         assert_eq!(
-            data_key("default-dlt", 7, 2, 5, 42, "2026-10-08", "007", "jsonl.gz"),
+            data_key("default-dlt", 7, 2, 5, 42, "2026-10-08", Some("007"), "jsonl.gz"),
             "data/dt=2026-10-08/pipeline=p-007.629f4cf9/\
              default-dlt-7.g2.00000000000000000005-00000000000000000042.jsonl.gz"
         );
@@ -287,7 +301,7 @@ mod tests {
     #[test]
     fn no_topic_imitates_a_later_generation() {
         let key =
-            |topic, partition, generation| data_key(topic, partition, generation, 0, 1, NO_DATE, "pipe", "parquet");
+            |topic, partition, generation| data_key(topic, partition, generation, 0, 1, NO_DATE, Some("pipe"), "parquet");
         let second = key("ab", 7, 2);
         for (topic, partition) in [("ab-7.g2", 7), ("ab-7.g2.", 0), ("ab", 7), ("ab-7", 2)] {
             assert_ne!(key(topic, partition, 1), second);
@@ -297,7 +311,7 @@ mod tests {
     #[test]
     fn longest_names_fit_everywhere() {
         for topic in ["t".repeat(249), "t".repeat(100), "\u{10ffff}".repeat(300)] {
-            let key = data_key(&topic, i32::MAX, u32::MAX, i64::MAX, i64::MAX, NO_DATE, &topic, "jsonl.zst");
+            let key = data_key(&topic, i32::MAX, u32::MAX, i64::MAX, i64::MAX, NO_DATE, Some(&topic), "jsonl.zst");
             check_key(&key).unwrap();
             check_key(&intent_key(&ledger_prefix(&topic, i32::MAX, u32::MAX), i64::MAX)).unwrap();
         }

@@ -263,6 +263,11 @@ impl State {
         of("dlq_archiver_cuts", "Cuts that this process committed", |c| c.cuts)?;
         of("dlq_archiver_objects", "Data objects created", |c| c.objects)?;
         of("dlq_archiver_object_bytes", "Size of data objects created", |c| c.object_bytes)?;
+        of(
+            "dlq_archiver_shared_records",
+            "Records whose pipelines share a data object, beyond --max-pipelines",
+            |c| c.shared_records,
+        )?;
         let gaps = topics.iter().flat_map(|(topic, counted)| {
             let kinds = GapKind::ALL.into_iter().zip(counted.gaps);
             kinds.map(move |(kind, offsets)| ([("topic", topic.as_str()), ("kind", kind.name())], offsets))

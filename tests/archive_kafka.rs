@@ -11,6 +11,7 @@ use broker::program;
 use dlq_archiver::catalog::{Catalog, Reading};
 use dlq_archiver::filter::Filter;
 use dlq_archiver::kafka::{Admin, Connection, MockBroker, NewRecord, Producer, RangeReader};
+use dlq_archiver::layout;
 use dlq_archiver::record::{Header, RawBatch, RawRecord, TopicPartition};
 use dlq_archiver::store::{self, StoreOptions};
 use std::ops::ControlFlow;
@@ -338,6 +339,108 @@ async fn an_archiver_without_a_partition_says_that_it_waits() {
         child.wait().unwrap();
     }
     assert!(wanted.iter().all(|text| told(text)), "{:?}", both.map(|(_, log)| std::fs::read_to_string(log)));
+}
+
+/// Of each name one record, but for the first few.
+const FLOOD: usize = 10_000;
+const LARGE: usize = 5;
+const OWN: usize = 20;
+
+/// A rule whose captures are ids: each record has a pipeline of its own.
+async fn many_names_make_few_objects(brokers: &str, topic: &str) {
+    let of = |i: usize| {
+        let name = format!("team {}/{}", if i % 2 == 0 { "ä" } else { "x" }, if i < FLOOD { i } else { i % LARGE });
+        (name, 1_791_300_000_000 + (i % 2) as i64 * 86_400_000)
+    };
+    let all: Vec<(String, i64)> = (0..FLOOD + 10 * LARGE).map(of).collect();
+    let connection = Connection::new(brokers);
+    let producer = Producer::new(&connection, None).unwrap();
+    for (token, (name, timestamp_ms)) in all.iter().enumerate() {
+        let header = Header { name: b"__streams.errors.topic", value: Some(name.as_bytes()) };
+        let (value, headers) = (Some(&b"value"[..]), std::iter::once(header));
+        let timestamp_ms = Some(*timestamp_ms);
+        let record = NewRecord { topic, partition: Some(0), key: None, value, headers, timestamp_ms, token };
+        producer.send(record, Duration::from_secs(10)).unwrap();
+    }
+    producer.flush(Duration::from_secs(60)).unwrap();
+    assert!(producer.acks().iter().all(|ack| ack.result.is_ok()));
+
+    let folder = tempfile::tempdir().unwrap();
+    let (url, config) = (format!("file://{}/a", folder.path().display()), folder.path().join("c.toml"));
+    let rule = "max-pipelines = 20\n[[routes]]\nmatch.origin_topic = \"^team (?<id>.*)\"\npipeline = \"${id}\"\n";
+    std::fs::write(&config, rule).unwrap();
+    let config = config.to_str().unwrap();
+    let run = |args: &[&str]| {
+        let out = program(args).args(["--archive", &url]).output().unwrap();
+        assert_eq!(out.status.code(), Some(0), "{args:?}: {}", String::from_utf8_lossy(&out.stderr));
+        (String::from_utf8(out.stdout).unwrap(), String::from_utf8(out.stderr).unwrap())
+    };
+    // Several cuts, of which one line tells.
+    let archive =
+        ["archive", "--once", "--topic", topic, "--brokers", brokers, "--config", config, "--cut-records", "2600"];
+    let (_, told) = run(&archive);
+    assert_eq!(told.matches("pipelines of a cut share an object for each date").count(), 1, "{told}");
+
+    let prefix = layout::ledger_prefix(topic, 0, 1);
+    let ledger = std::fs::read_dir(folder.path().join("a").join(prefix)).unwrap().map(|e| e.unwrap().path());
+    let manifests = ledger.filter(|p| p.is_file()).filter_map(|path| {
+        let name = path.file_stem()?.to_str()?.parse::<i64>().ok();
+        name.map(|_| serde_json::from_slice::<dlq_archiver::ledger::Manifest>(&std::fs::read(&path).unwrap()).unwrap())
+    });
+    let manifests: Vec<_> = manifests.collect();
+    assert!(manifests.len() >= 3, "{}", manifests.len());
+    for manifest in &manifests {
+        for dt in ["2026-10-06", "2026-10-07"] {
+            let of_date: Vec<_> = manifest.objects.iter().filter(|o| o.dt == dt).collect();
+            assert!(of_date.len() <= OWN + 1, "{}", of_date.len());
+            assert_eq!(of_date.iter().filter(|o| o.pipeline.is_none()).count(), 1);
+        }
+        assert_eq!(manifest.objects.iter().filter(|o| !o.dt.starts_with("2026-10-0")).count(), 0);
+    }
+
+    // Each row is found under its own name.
+    let lines = |args: &[&str]| -> Vec<(i64, String)> {
+        let (out, _) = run(&[args, &["--limit", "0", "-o", "jsonl"]].concat());
+        let row = |line: &str| {
+            let row: serde_json::Value = serde_json::from_str(line).unwrap();
+            (row["kafka_offset"].as_i64().unwrap(), row["pipeline_name"].as_str().unwrap().to_owned())
+        };
+        out.lines().map(row).collect()
+    };
+    let name = |i: usize| all[i].0.strip_prefix("team ").unwrap().to_owned();
+    let expected: Vec<_> = (0..all.len()).map(|i| (i as i64, name(i))).collect();
+    assert_eq!(lines(&["list"]), expected);
+    for i in (0..all.len()).step_by(1_003) {
+        let wanted: Vec<_> = expected.iter().filter(|(_, other)| *other == name(i)).cloned().collect();
+        assert_eq!(lines(&["list", "--pipeline", &name(i)]), wanted);
+    }
+    assert_eq!(lines(&["list", "--pipeline", "^x/99"]).len(), 55);
+    let (summary, _) = run(&["summary", "--by", "pipeline", "-o", "json"]);
+    let summary: serde_json::Value = serde_json::from_str(&summary).unwrap();
+    let names = expected.iter().map(|(_, name)| name).collect::<std::collections::BTreeSet<_>>().len();
+    let counted = (summary["records"].as_u64(), summary["groups"].as_array().unwrap().len());
+    assert_eq!(counted, (Some(all.len() as u64), names));
+    run(&["verify", "--brokers", brokers]);
+    let plan =
+        ["restore", "--dry-run", "--brokers", brokers, "--pipeline", "x/9999", "--to", "elsewhere", "-o", "json"];
+    let out = program(&plan).args(["--archive", &url]).output().unwrap();
+    let plan: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap_or_else(|_| panic!("{out:?}"));
+    assert_eq!(plan["selected"], 1, "{plan}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_pipelines_make_few_objects_with_the_embedded_broker() {
+    let broker = MockBroker::start().unwrap();
+    broker.create_topic("flood-dlq", 1).unwrap();
+    many_names_make_few_objects(&broker.brokers(), "flood-dlq").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_pipelines_make_few_objects_with_kafka() {
+    let Some(brokers) = brokers() else { return };
+    let topic = format!("flood-{}-dlq", uuid::Uuid::new_v4().simple());
+    Admin::create_topic(&Connection::new(&brokers), &topic, 1, &[("retention.ms", "-1")]).await.unwrap();
+    many_names_make_few_objects(&brokers, &topic).await;
 }
 
 /// The brokers of a real Kafka; `None`, with a notice, where there is none and none is required.

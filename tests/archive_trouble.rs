@@ -10,17 +10,19 @@ use dlq_archiver::archive::{self, Counters, From, Options, Outcome, StoreUse};
 use dlq_archiver::catalog::{Catalog, Reading};
 use dlq_archiver::cut::{CutPolicy, Tables};
 use dlq_archiver::error::{Error, Kind, Result};
-use dlq_archiver::filter::Filter;
+use dlq_archiver::filter::{Filter, FilterDoc};
 use dlq_archiver::format::Format;
 use dlq_archiver::kafka::{Admin, Connection, MockBroker, NewRecord, Producer, TopicId};
 use dlq_archiver::ledger::{GapKind, Genesis, Intent, Manifest};
-use dlq_archiver::record::TopicPartition;
+use dlq_archiver::record::{Header, TopicPartition};
+use dlq_archiver::routing::{Condition, Rule};
 use dlq_archiver::stage::{self, Stage};
 use dlq_archiver::store::{Created, Head, Listing, MemoryStore, ObjectMeta, Store};
 use dlq_archiver::topics::{TopicMatch, TopicSettings};
 use dlq_archiver::verify;
 use futures::FutureExt;
 use futures::future::BoxFuture;
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -352,9 +354,62 @@ async fn a_cut_of_a_topics_own_pipeline_is_finished_where_its_intent_says() {
     let intent: Intent = document(&inner, &format!("ledger/own-dlq/0/{:020}.intent.json", 0)).await;
     assert_eq!(intent.routing_digest, digest);
     let manifest: Manifest = document(&inner, &format!("ledger/own-dlq/0/{:020}.json", 0)).await;
-    let objects: Vec<_> = manifest.objects.iter().map(|o| (o.pipeline.as_str(), o.rows)).collect();
-    assert_eq!(objects, [("night shift", 100)]);
+    let objects: Vec<_> = manifest.objects.iter().map(|o| (o.pipeline.as_deref(), o.rows)).collect();
+    assert_eq!(objects, [(Some("night shift"), 100)]);
     assert_eq!(archived(&inner).await, (0..100).collect::<Vec<_>>());
+    let options = verify::Options { kafka: Some(connection), ..verify::Options::default() };
+    let report = verify::run(options, inner, Arc::default()).await.unwrap();
+    assert_eq!((report.exit_code(), report.totals.damage), (0, 0), "{:?}", report.damage);
+}
+
+/// A cut is begun under rules that make more pipelines than may have objects, and its program dies when the first of them
+/// are there. The next start has other rules and another bound.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cut_begun_under_other_rules_and_another_bound_is_finished_as_its_intent_says() {
+    let broker = MockBroker::start().unwrap();
+    broker.create_topic("ruled-dlq", 1).unwrap();
+    let connection = Connection::new(&broker.brokers());
+    let producer = Producer::new(&connection, None).unwrap();
+    for token in 0..60 {
+        // n7: once; n0: 30 times.
+        let origin = if token % 2 == 0 { "n0".to_owned() } else { format!("n{}", token % 20) };
+        let header = Header { name: b"__streams.errors.topic", value: Some(origin.as_bytes()) };
+        let (topic, value) = ("ruled-dlq", Some(&b"value"[..]));
+        let headers = std::iter::once(header);
+        let record = NewRecord { topic, partition: Some(0), key: None, value, headers, timestamp_ms: None, token };
+        producer.send(record, Duration::from_secs(10)).unwrap();
+    }
+    producer.flush(Duration::from_secs(30)).unwrap();
+    assert!(producer.acks().iter().all(|ack| ack.result.is_ok()));
+    let rules = |name: &str| {
+        let rule = Rule::new(vec![Condition::parse("origin_topic", "^n(.+)").unwrap()], name).unwrap();
+        move |max| Tables::with_routing(|r| r.with_rules(&[rule]).with_max_pipelines(max))
+    };
+    let inner = memory();
+    let dies = hooked(&inner, |op, key| {
+        let dies = op == "create" && key.starts_with("data/") && !key.contains("pipeline=team-0/");
+        async move { if dies { Err(Error::failed("as if killed")) } else { Ok(()) } }.boxed()
+    });
+    let begun = rules("team-${1}")(3);
+    let digest = begun.routing_digest.clone();
+    assert_eq!(run_with(once("ruled-dlq"), &dies, &connection, begun).await.unwrap().exit_code(), 1);
+    let intent: Intent = document(&inner, &format!("ledger/ruled-dlq/0/{:020}.intent.json", 0)).await;
+    assert_eq!((intent.routing_digest, intent.objects.len()), (digest, 4));
+    assert!(intent.objects[3].key.contains("/pipeline=shared.00000000/"), "{:?}", intent.objects[3].key);
+    let finished = rules("other-${1}")(1);
+    let outcome = run_with(once("ruled-dlq"), &inner, &connection, finished).await.unwrap();
+    assert_eq!((outcome.exit_code(), outcome.counted.archived_records), (0, 60));
+    let there = inner.list_all("data/").await.unwrap().into_iter().map(|o| o.key).collect::<BTreeSet<_>>();
+    assert_eq!(there, intent.objects.iter().map(|o| o.key.clone()).collect());
+    let catalog = Catalog::open(inner.clone()).await.unwrap();
+    for n in [0, 1, 3, 7, 11, 19] {
+        let filter = FilterDoc { pipeline: vec![format!("team-{n}")], ..FilterDoc::default() };
+        let filter = Filter::new(filter).unwrap();
+        let mut cuts = catalog.cuts(catalog.select(&filter).await.unwrap(), &filter, Reading::RESTORE);
+        let cut = cuts.next().await.unwrap().unwrap();
+        assert_eq!(cut.len(), if n == 0 { 30 } else { 3 }, "team-{n}");
+        assert!(cut.iter().all(|r| r.decoded.origin_topic.as_deref() == Some(format!("n{n}").as_str())));
+    }
     let options = verify::Options { kafka: Some(connection), ..verify::Options::default() };
     let report = verify::run(options, inner, Arc::default()).await.unwrap();
     assert_eq!((report.exit_code(), report.totals.damage), (0, 0), "{:?}", report.damage);

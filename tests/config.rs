@@ -6,7 +6,7 @@
 mod support;
 
 use dlq_archiver::kafka::{Connection, MockBroker, NewRecord, Producer};
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -110,6 +110,124 @@ fn topics_of_one_process_are_cut_and_routed_each_by_its_own_table() {
     let tail = ["tail", "-b", &broker.brokers(), "--once", "-t", "small-a-dlq", "-n", "1", "-o", "jsonl"];
     assert_eq!(files.run(&tail).lines()[0]["pipeline_name"], "all small ones");
     assert_eq!(support::run(&tail).lines()[0]["pipeline_name"], "small-a-dlq");
+}
+
+const ROUTES: &str = r#"
+topic = ["^.*-dlq$"]
+
+[[routes]]
+match.topic = "^(?<team>[a-z]+)-x-dlq$"
+match.payload_state = "present"
+pipeline = "team ${team}"
+
+[[routes]]
+match = { pipeline = "*-dlq", dialect = "unknown" }
+pipeline = "strays"
+
+[topics.own-dlq]
+pipeline = "own"
+"#;
+
+#[test]
+fn rules_name_pipelines_before_topics_and_dialects_and_are_tried_without_writing() {
+    let files = Files::new(ROUTES);
+    let broker = broker(&["pay-x-dlq", "other-dlq", "own-dlq"], 20);
+    let (brokers, archive) = (broker.brokers(), format!("file://{}", files.archive().display()));
+    let topics = ["-t", "pay-x-dlq", "-t", "other-dlq", "-t", "own-dlq"];
+    let live = [&["routes", "try", "-b", &brokers, "--limit", "15"][..], &topics].concat();
+    let table = files.run(&live);
+    let rows: Vec<Vec<&str>> = table.ok().lines().map(|l| l.split("  ").map(str::trim).collect()).collect();
+    let cells = |row: &Vec<&str>| row.iter().filter(|c| !c.is_empty()).map(|c| (*c).to_owned()).collect::<Vec<_>>();
+    let rows: Vec<Vec<String>> = rows.iter().map(cells).collect();
+    assert_eq!(rows[0], ["PIPELINE", "RECORDS", "BY", "PATH NAME"], "{table:?}");
+    let expected = [
+        ["own", "15", "topic", "own"],
+        ["strays", "15", "rule 2", "strays"],
+        ["team pay", "15", "rule 1", "p-team-pay.ced8acf7"],
+    ];
+    assert_eq!(rows[1..4], expected);
+    assert!(table.out.ends_with("\n45 records in 3 pipelines\n") && !files.archive().exists(), "{table:?}");
+    // All of them, from the beginning on.
+    let one = ["routes", "try", "-b", &brokers, "-t", "pay-x-dlq", "--from-beginning", "-o", "jsonl"];
+    let lines = files.run(&one).lines();
+    assert_eq!(lines.len(), 20);
+    let of = |line: &Value| ["record_id", "pipeline_name", "by", "rule"].map(|key| line[key].clone());
+    assert_eq!(of(&lines[0]), [json!("pay-x-dlq/0/0"), json!("team pay"), json!("rule"), json!(1)]);
+
+    // What is archived under these rules, and what others would make of it.
+    files.run(&["archive", "--once", "--brokers", &brokers, "--archive", &archive]).ok();
+    let pipelines = |topic| cuts(&files.archive(), topic).into_iter().flat_map(|(_, names)| names).collect::<Vec<_>>();
+    assert_eq!(
+        [pipelines("pay-x-dlq"), pipelines("other-dlq"), pipelines("own-dlq")].concat(),
+        ["team pay", "strays", "own"]
+    );
+    let tail = ["tail", "-b", &brokers, "--once", "-t", "pay-x-dlq", "-n", "1", "-o", "jsonl"];
+    assert_eq!(files.run(&tail).lines()[0]["pipeline_name"], "team pay");
+    let later = Files::new("[[routes]]\nmatch.topic = \"*\"\npipeline = \"all\"");
+    let archived = ["routes", "try", "--archive", &archive, "-o", "jsonl"];
+    let lines = later.run(&[&archived[..], &["--pipeline", "own"]].concat()).lines();
+    let of = |line: &Value| ["pipeline_name", "archived_pipeline_name", "by"].map(|key| line[key].clone());
+    assert_eq!((lines.len(), of(&lines[19])), (20, [json!("all"), json!("own"), json!("rule")]));
+    assert_eq!(later.run(&[&archived[..], &["--limit", "25"]].concat()).lines().len(), 25);
+    let none = support::run(&["routes", "try", "-b", &brokers]);
+    assert!(none.fails(2).contains("give --topic TOPIC for live ones"), "{none:?}");
+}
+
+#[test]
+fn check_shows_rules_and_refuses_wrong_ones_with_their_line() {
+    let files = Files::new(ROUTES);
+    let args = ["config", "check", "-b", "k:1", "--archive", "s3://b/x", "--max-pipelines", "4", "--pipelines", "9"];
+    let document = files.run(&[&args[..], &["-o", "json"]].concat()).json();
+    let config = files.config().display().to_string();
+    assert_eq!(document["routes"][1]["match"], json!({"pipeline": "*-dlq", "dialect": "unknown"}));
+    assert_eq!(document["routes"][0]["pipeline"], "team ${team}");
+    let places = [&document["routes"][0]["from"], &document["routes"][1]["from"]];
+    assert_eq!(places, [&format!("{config}:5"), &format!("{config}:10")]);
+    // One topic's records may be of several pipelines now, and no more than have objects.
+    let own = &document["topics"][0];
+    assert_eq!((&own["topic"], &own["pipeline"], &own["by_rules"]), (&"own-dlq".into(), &"own".into(), &true.into()));
+    assert_eq!(own["files_per_day"], 5 * 96);
+    let table = files.run(&args);
+    assert!(table.ok().contains("topic = \"^(?<team>[a-z]+)-x-dlq$\", payload_state = \"present\""), "{table:?}");
+    assert!(table.out.contains("by rules, else own"), "{table:?}");
+    let key = document["settings"].as_array().unwrap().iter().find(|s| s["key"] == "max-pipelines").unwrap();
+    assert_eq!((&key["value"], &key["source"]), (&"4".into(), &"flag".into()));
+    for (text, told) in [
+        ("[[routes]]\npipeline = \"x\"", "2: [[routes]] 1: it has no condition"),
+        ("[[routes]]\nmatch.topic = \"a\"", "2: [[routes]] 1: it has no pipeline"),
+        (
+            "[[routes]]\nmatch.topic = \"a\"\npipelin = \"x\"",
+            "3: [[routes]] 1: pipelin: there is no such key; did you mean \"pipeline\"?",
+        ),
+        (
+            "[[routes]]\ntopic = \"a\"\npipeline = \"x\"",
+            "2: [[routes]] 1: topic: there is no such key. A condition is part of match: write match.topic",
+        ),
+        (
+            "[[routes]]\nmatch.error-class = \"a\"\npipeline = \"x\"",
+            "2: [[routes]] 1: match.error-class: there is no such field; did you mean \"error_class\"?",
+        ),
+        (
+            "[[routes]]\nmatch.topic = [\"a\"]\npipeline = \"x\"",
+            "2: [[routes]] 1: match.topic: it takes one text or number",
+        ),
+        (
+            "[[routes]]\nmatch.topic = \"^(\"\npipeline = \"x\"",
+            "2: [[routes]] 1: match.topic: \"^(\" is not a regular expression: unclosed group",
+        ),
+        (
+            "[[routes]]\nmatch.topic = \"a\"\n\npipeline = \"${1}\"",
+            "4: [[routes]] 1: pipeline: ${1}: the rule has no regular expression",
+        ),
+        (
+            "[[routes]]\nmatch.topic = \"a\"\npipeline = \"x\"\n[[routes]]\nmatch.x = 1\npipeline = \"x\"",
+            "5: [[routes]] 2: match.x: there is no such field",
+        ),
+        ("max-pipelines = 0", "1: max-pipelines: \"0\": expected a number from 1 to 10000"),
+    ] {
+        let told_by = Files::new(text).run(&["list", "--archive", "file:///x"]);
+        assert!(told_by.fails(2).contains(&format!("c.toml:{told}")), "{text:?}: {told_by:?}");
+    }
 }
 
 #[test]

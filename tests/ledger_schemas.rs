@@ -10,6 +10,7 @@ use dlq_archiver::layout;
 use dlq_archiver::ledger::{
     self, Checkpoint, DataObject, Gap, GapKind, Genesis, Head, Intent, LEDGER_VERSION, Manifest, plan, to_bytes,
 };
+use dlq_archiver::record::{Header, RawBatch, TimestampType};
 use dlq_archiver::store::{self, StoreOptions};
 use dlq_archiver::verify::{Partition, Receipt};
 use serde_json::{Value, json};
@@ -170,6 +171,35 @@ fn intents_and_manifests_of_every_fixture_in_every_format() {
             refused("manifest", &bytes, "/objects/0/counts/0/rows", json!(0));
         }
     }
+}
+
+/// More pipelines than have objects of their own.
+#[test]
+fn a_cut_with_an_object_that_pipelines_share() {
+    let mut batch = RawBatch::new();
+    for (offset, topic) in [(0, "aa"), (1, "aa"), (2, "bb"), (3, "cc")] {
+        let header = Header { name: b"__streams.errors.topic", value: Some(topic.as_bytes()) };
+        batch.push(offset, 0, TimestampType::CreateTime, 1, None, Some(b"v"), std::iter::once(header));
+    }
+    let tables = Tables::with_routing(|routing| routing.with_max_pipelines(1));
+    let (genesis, range) = (genesis("t-dlq", 0, None), CutRange { from: 0, to: 4, cut_at_us: 1 });
+    let groups = cut::group(&batch, "t-dlq", 0, &tables);
+    let intent = cut::intent(&genesis, range, &batch, &groups, Vec::new(), Format::Parquet, &tables).unwrap();
+    let bytes = to_bytes(&intent).unwrap();
+    check("intent", &bytes);
+    refused("intent", &bytes, "/objects/0/pipeline", json!(null));
+    refused("intent", &bytes, "/objects/1/pipeline", json!("bb"));
+    refused("intent", &bytes, "/objects/1/shared/names", json!([]));
+    let encode = |(object, group): (_, &cut::Group)| {
+        let rows = group.rows.iter().map(|row| batch.get(*row as usize));
+        cut::encode(&intent, object, None, rows, Format::Parquet, &tables, "k").unwrap().object
+    };
+    let objects: Vec<_> = intent.objects.iter().zip(&groups).map(encode).collect();
+    assert_eq!(objects.iter().map(|o| o.pipeline.as_deref()).collect::<Vec<_>>(), [Some("aa"), None]);
+    let head = Head::from_genesis(&genesis, &to_bytes(&genesis).unwrap());
+    let bytes = to_bytes(&manifest(&head, &intent, objects, Vec::new())).unwrap();
+    check("manifest", &bytes);
+    refused("manifest", &bytes, "/objects/0/pipeline", json!(7));
 }
 
 #[test]

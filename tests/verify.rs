@@ -8,7 +8,7 @@ use dlq_archiver::filter::{Filter, FilterDoc};
 use dlq_archiver::format::{Compression, Format};
 use dlq_archiver::kafka::{Connection, Consumer, MockBroker, NewRecord, Producer, RangeReader};
 use dlq_archiver::layout;
-use dlq_archiver::ledger::{self, Checkpoint, Gap, GapKind, Genesis, Intent, Manifest, plan, to_bytes};
+use dlq_archiver::ledger::{self, Checkpoint, Gap, GapKind, Genesis, Intent, IntentObject, Manifest, plan, to_bytes};
 use dlq_archiver::record::{RawBatch, TopicPartition};
 use dlq_archiver::store::{Created, Head, Listing, MemoryStore, ObjectMeta, Store};
 use dlq_archiver::verify::{self, Counters, Options, Receipt, Report, What};
@@ -287,6 +287,23 @@ async fn an_object_replaced_with_a_manifest_that_vouches_for_it() {
     assert_eq!(found(&verify_quick(&archive).await), []);
 }
 
+/// Readers take a shared object's pipelines from its rows.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_object_whose_rows_are_of_other_pipelines_than_its_intent_says() {
+    let archive = sample().await;
+    let key = layout::intent_key(PREFIX, 20);
+    let rows = records([20, 22, 24, 26, 28]);
+    let intent: Intent = read(&archive, &key);
+    let other = IntentObject { pipeline: Some("other".into()), ..intent.objects[0].clone() };
+    let tables = Tables::builtin();
+    let encoded = cut::encode(&intent, &other, None, rows.iter(), Format::Parquet, &tables, &key).unwrap();
+    write(&archive, &other.key, &encoded.bytes);
+    edit(&archive, &manifest_key(20), |m: &mut Manifest| {
+        (m.objects[0].size, m.objects[0].sha256) = (encoded.object.size, encoded.object.sha256);
+    });
+    only(&verify(&archive).await, What::ObjectRecords, &other.key);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_row_taken_out_of_an_object_and_its_manifest() {
     let archive = sample().await;
@@ -536,7 +553,7 @@ async fn archive_json_removed_is_damage_and_no_archive_is_not() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_object_that_nothing_names() {
     let archive = sample().await;
-    let key = layout::data_key("bb-dlt", 3, 1, 9, 12, "1970-01-01", "bb-dlt", "parquet");
+    let key = layout::data_key("bb-dlt", 3, 1, 9, 12, "1970-01-01", Some("bb-dlt"), "parquet");
     write(&archive, &key, b"x");
     write(&archive, "data/README.txt", b"x");
     assert_eq!(found(&verify(&archive).await), [(What::Orphan, "data/README.txt"), (What::Orphan, key.as_str())]);

@@ -1,5 +1,6 @@
 -- ClickHouse. Parquet needs no schema: SELECT * FROM s3('ARCHIVE/data/**/*.parquet').
 -- JSONL: bytes are base64, base64Decode(kafka_value_bytes). From a folder: file(...) in place of s3(...).
+-- A pipeline's rows: WHERE pipeline_name = '...'. A condition on the folder alone misses those in pipeline=shared.00000000.
 SELECT * FROM s3('ARCHIVE/data/**/*.jsonl*', 'JSONEachRow', $$
     record_id String,
     kafka_cluster_id Nullable(String),

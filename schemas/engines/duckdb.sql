@@ -1,6 +1,7 @@
 -- DuckDB. Parquet needs no schema:
 --   SELECT * FROM read_parquet('ARCHIVE/data/**/*.parquet', hive_partitioning = true);
 -- JSONL does, or ids become dates and UUIDs. Bytes are base64: from_base64(kafka_value_bytes).
+-- A pipeline's rows: WHERE pipeline_name = '...'. A condition on the folder alone misses those in pipeline=shared.00000000.
 CREATE OR REPLACE VIEW dead_letters AS
 SELECT * FROM read_json('ARCHIVE/data/**/*.jsonl*', format = 'newline_delimited', hive_partitioning = true,
   maximum_object_size = 1073741824, columns = {

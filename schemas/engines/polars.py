@@ -1,5 +1,6 @@
 # Polars. Parquet needs no schema: pl.scan_parquet("ARCHIVE/data/**/*.parquet", hive_partitioning=True).
 # JSONL: bytes are base64, pl.col("kafka_value_bytes").str.decode("base64"); times come as text.
+# A pipeline's rows: WHERE pipeline_name = '...'. A condition on the folder alone misses those in pipeline=shared.00000000.
 import polars as pl
 
 SCHEMA = {

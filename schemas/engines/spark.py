@@ -1,5 +1,6 @@
 # Spark. Parquet needs no schema: spark.read.parquet("ARCHIVE/data").
 # JSONL: bytes are base64, unbase64(kafka_value_bytes). Set spark.sql.session.timeZone to UTC to see times as they are written.
+# A pipeline's rows: WHERE pipeline_name = '...'. A condition on the folder alone misses those in pipeline=shared.00000000.
 SCHEMA = """
     record_id STRING,
     kafka_cluster_id STRING,

@@ -22,6 +22,9 @@ pub const OTHER_TOPICS: &str = "(other)";
 pub const DIALECTS: usize = 50;
 pub const OTHER_DIALECTS: &str = "other";
 
+/// How often it is told of a topic that pipelines share objects.
+const TELL_SHARED_MS: i64 = 60 * 60 * 1000;
+
 /// Upper bounds in seconds: from a local folder's cut to one that waits for its store.
 const CUT_SECONDS: [f64; 12] = [0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0];
 
@@ -58,6 +61,9 @@ pub struct TopicCounters {
     cuts_found: AtomicU64,
     objects: AtomicU64,
     object_bytes: AtomicU64,
+    shared_records: AtomicU64,
+    /// When it was told that pipelines share objects, ms since 1970; 0 before.
+    shared_told_ms: AtomicI64,
     gaps: [AtomicU64; GapKind::ALL.len()],
 }
 
@@ -78,6 +84,8 @@ pub struct Counted {
     /// Data objects of this run, counted likewise.
     pub objects: u64,
     pub object_bytes: u64,
+    /// Rows of `cuts` in objects that several pipelines share.
+    pub shared_records: u64,
     /// Offsets that retention took before they were archived.
     pub lost: u64,
     /// Offsets in gaps, in the order of [`GapKind::ALL`].
@@ -162,6 +170,16 @@ impl TopicCounters {
         self.object_bytes.fetch_add(bytes, Relaxed);
     }
 
+    pub(crate) fn shared(&self, rows: u64) {
+        self.shared_records.fetch_add(rows, Relaxed);
+    }
+
+    /// Whether it is time to tell that pipelines share objects.
+    pub(super) fn tells_shared(&self) -> bool {
+        let (told, now) = (self.shared_told_ms.load(Relaxed), host::now_us() / 1000);
+        now - told >= TELL_SHARED_MS && self.shared_told_ms.compare_exchange(told, now, Relaxed, Relaxed).is_ok()
+    }
+
     pub(crate) fn gap(&self, kind: GapKind, offsets: u64) {
         for (counter, _) in self.gaps.iter().zip(GapKind::ALL).filter(|(_, k)| *k == kind) {
             counter.fetch_add(offsets, Relaxed);
@@ -180,6 +198,7 @@ impl TopicCounters {
             cuts_found: self.cuts_found.load(Relaxed),
             objects: self.objects.load(Relaxed),
             object_bytes: self.object_bytes.load(Relaxed),
+            shared_records: self.shared_records.load(Relaxed),
             lost: lost.map(|(offsets, _)| offsets).sum(),
             gaps,
         }
@@ -205,6 +224,7 @@ impl Counted {
         self.cuts_found += other.cuts_found;
         self.objects += other.objects;
         self.object_bytes += other.object_bytes;
+        self.shared_records += other.shared_records;
         self.lost += other.lost;
         for (gap, more) in self.gaps.iter_mut().zip(other.gaps) {
             *gap += more;

@@ -4,7 +4,7 @@
 //! that can be proven by their checksums, or with none; what is gone is a gap in the manifest.
 
 use super::writer::Writer;
-use crate::cut::{self, CutRange, Group};
+use crate::cut::{self, CutRange};
 use crate::error::{Error, Kind, Result};
 use crate::format::Format;
 use crate::host;
@@ -41,19 +41,20 @@ impl Writer<'_> {
         }
         if !absent.is_empty() {
             let objects: Vec<IntentObject> = absent.iter().map(|&i| intent.objects[i].clone()).collect();
-            let (records, groups) = self.read_again(&intent, &objects).await?;
+            let (records, rows) = self.read_again(&intent, &objects).await?;
             if !self.other_log {
                 self.check_topic_id().await?;
             }
-            let created = self.create_objects(&intent, &objects, format, &Arc::new(records), &groups).await?;
+            let created = self.create_objects(&intent, &objects, format, &Arc::new(records), rows).await?;
             found.extend(absent.into_iter().zip(created));
         }
         found.sort_by_key(|(i, _)| *i);
         self.commit(&intent, found.into_iter().map(|(_, o)| o).collect()).await
     }
 
-    /// Reads the offsets of these objects again and checks each against the checksum in the intent.
-    async fn read_again(&self, intent: &Arc<Intent>, objects: &[IntentObject]) -> Result<(RawBatch, Vec<Group>)> {
+    /// Reads the offsets of these objects again and checks each against the checksum in the intent. Returns what is left of
+    /// them, and each object's rows of it.
+    async fn read_again(&self, intent: &Arc<Intent>, objects: &[IntentObject]) -> Result<(RawBatch, Vec<Vec<u32>>)> {
         // Offset -> (object, checksum).
         let mut wanted: HashMap<i64, (usize, u64)> = HashMap::new();
         let mut all = RoaringTreemap::new();
@@ -97,9 +98,7 @@ impl Writer<'_> {
             }
             rows[object].push(row as u32);
         }
-        let groups = objects.iter().zip(rows);
-        let groups = groups.map(|(o, rows)| Group { dt: o.dt.clone(), pipeline: o.pipeline.clone(), rows }).collect();
-        Ok((records, groups))
+        Ok((records, rows))
     }
 
     /// Compares the checkpoint with the log, and records what retention took, as a gap of this kind. Concluded only from

@@ -9,7 +9,7 @@ use super::hanging::{Hanging, LOOK};
 use super::ledger as io;
 use super::messages::{Batch, LastRecord};
 use super::partition::Partition;
-use crate::cut::{self, CutRange, Encoded, Group};
+use crate::cut::{self, CutRange, Encoded};
 use crate::error::{Error, Result};
 use crate::format::Format;
 use crate::host::{self, blocking};
@@ -22,6 +22,7 @@ use crate::record::RawBatch;
 use crate::store::{Created, ObjectMeta};
 use futures::{FutureExt, StreamExt, TryStreamExt, stream};
 use roaring::RoaringTreemap;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use tokio::sync::mpsc::UnboundedReceiver;
 
@@ -84,18 +85,18 @@ impl Writer<'_> {
         let (genesis, shared) = (self.genesis.clone(), self.shared().clone());
         let range = CutRange { from, to, cut_at_us: shared.now_us() };
         let batch = records.clone();
-        let (intent, groups) = self
+        let (intent, rows) = self
             .encode_thread(move || {
                 let groups = cut::group(&batch, &genesis.topic, genesis.partition, &shared.tables);
                 let intent =
                     cut::intent(&genesis, range, &batch, &groups, Vec::new(), shared.options.format, &shared.tables)?;
-                Ok((intent, groups))
+                Ok((intent, groups.into_iter().map(|group| group.rows).collect()))
             })
             .await?;
         self.partition.check_leader_epochs(self.last, &records, to).await?;
         let intent = self.announce(intent).await?;
         let format = self.shared().options.format;
-        let objects = self.create_objects(&intent, &intent.objects, format, &records, &groups).await?;
+        let objects = self.create_objects(&intent, &intent.objects, format, &records, rows).await?;
         self.commit(&intent, objects).await?;
         self.shared().counters.cut_took(host::since(began));
         Ok(())
@@ -112,20 +113,19 @@ impl Writer<'_> {
         Ok(Arc::new(intent))
     }
 
-    /// Encodes and creates objects of an intent, whose rows are groups of `records`.
+    /// Encodes and creates objects of an intent; `rows`: those of each, in `records`.
     pub(super) async fn create_objects(
         &self,
         intent: &Arc<Intent>,
         objects: &[IntentObject],
         format: Format,
         records: &Arc<RawBatch>,
-        groups: &[Group],
+        rows: Vec<Vec<u32>>,
     ) -> Result<Vec<(DataObject, RoaringTreemap)>> {
         let work: Vec<_> = objects
             .iter()
-            .zip(groups)
-            .map(|(object, group)| {
-                let rows = group.rows.clone();
+            .zip(rows)
+            .map(|(object, rows)| {
                 self.encode_and_create(intent.clone(), object.clone(), rows, format, records.clone()).boxed()
             })
             .collect();
@@ -243,6 +243,9 @@ impl Writer<'_> {
         self.leader_epoch = manifest.leader_epoch;
         self.partition.tell_archived(self.head.next);
         self.counters().cut(manifest.rows, created);
+        if created == Created::New {
+            self.tell_shared(intent, &manifest);
+        }
         self.tell_gaps(&manifest.gaps);
         tracing::info!(
             topic = manifest.topic,
@@ -257,6 +260,26 @@ impl Writer<'_> {
         );
         self.recent.push(manifest.from);
         self.make_checkpoints().await
+    }
+
+    /// Counts the records of pipelines that share objects; told once an hour and topic.
+    fn tell_shared(&self, intent: &Intent, manifest: &Manifest) {
+        let rows = manifest.objects.iter().filter(|o| o.pipeline.is_none()).map(|o| o.rows).sum();
+        self.counters().shared(rows);
+        if rows == 0 || !self.counters().tells_shared() {
+            return;
+        }
+        let (tp, max) = (&self.partition.tp, self.shared().tables.routing.max_pipelines());
+        let names = intent.objects.iter().filter_map(|o| o.shared.as_ref()).flat_map(|shared| &shared.names);
+        let pipelines = names.collect::<BTreeSet<_>>().len();
+        tracing::warn!(
+            topic = tp.topic,
+            partition = tp.partition,
+            pipelines,
+            rows,
+            "{tp}: {pipelines} pipelines of a cut share an object for each date, in pipeline={}, beside the largest, which              have their own (--max-pipelines {max}). Nothing is lost, and pipeline_name has each record's own. If a rule or              a dialect makes too many names, [[routes]] can make fewer; `dlq-archiver routes try` shows them",
+            layout::SHARED
+        );
     }
 
     /// One line for each kind: a compacted or half-expired range can be many gaps.

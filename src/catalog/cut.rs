@@ -46,10 +46,15 @@ struct Row {
     prior_restores: i32,
 }
 
-const TEXTS: usize = 16;
+const TEXTS: usize = 17;
 
 /// A record's texts, in the order in which [`Cut::get`] takes them.
-fn texts<'a>(r: &'a ArchivedRecord<'_>, problems: Option<&'a str>) -> [Option<&'a str>; TEXTS] {
+/// `pipeline`: where its object does not tell it.
+fn texts<'a>(
+    r: &'a ArchivedRecord<'_>,
+    problems: Option<&'a str>,
+    pipeline: Option<&'a str>,
+) -> [Option<&'a str>; TEXTS] {
     let d = &r.decoded;
     [
         r.cluster_id,
@@ -68,6 +73,7 @@ fn texts<'a>(r: &'a ArchivedRecord<'_>, problems: Option<&'a str>) -> [Option<&'
         d.event_subject.as_deref(),
         d.content_type.as_deref(),
         problems,
+        pipeline,
     ]
 }
 
@@ -98,38 +104,39 @@ impl Cut {
             Some(&self.texts[at - len..at])
         };
         let cluster_id = next();
-        let mut next = || next().map(Cow::Borrowed);
+        let mut next_cow = || next().map(Cow::Borrowed);
         let decoded = Decoded {
-            dialect: next().unwrap_or_default(),
+            dialect: next_cow().unwrap_or_default(),
             failure_key: row.failure_key,
             failed_at_us: row.failed_at_us,
-            error_class: next(),
-            error_message: next(),
+            error_class: next_cow(),
+            error_message: next_cow(),
             error_code: row.error_code,
-            error_stage: next(),
-            error_component: next(),
-            error_destination: next(),
-            error_stacktrace: next(),
+            error_stage: next_cow(),
+            error_component: next_cow(),
+            error_destination: next_cow(),
+            error_stacktrace: next_cow(),
             attempts: row.attempts,
-            origin_topic: next(),
+            origin_topic: next_cow(),
             origin_partition: row.origin_partition,
             origin_offset: row.origin_offset,
             origin_timestamp_us: row.origin_timestamp_us,
-            origin_group: next(),
-            event_id: next(),
-            event_source: next(),
-            event_type: next(),
-            event_subject: next(),
+            origin_group: next_cow(),
+            event_id: next_cow(),
+            event_source: next_cow(),
+            event_type: next_cow(),
+            event_subject: next_cow(),
             event_time_us: row.event_time_us,
-            content_type: next(),
+            content_type: next_cow(),
             payload_state: row.payload_state,
             prior_restores: row.prior_restores,
-            problems: next().map_or_else(Vec::new, |all| match all {
+            problems: next_cow().map_or_else(Vec::new, |all| match all {
                 Cow::Borrowed(all) => all.split("; ").map(Cow::Borrowed).collect(),
                 Cow::Owned(all) => vec![Cow::Owned(all)],
             }),
             hops: Vec::new(),
         };
+        let pipeline = next();
         let (m, raw) = (&self.selected.manifest, self.raw.get(row.raw as usize));
         ArchivedRecord {
             id: RecordId {
@@ -143,7 +150,7 @@ impl Cut {
             key_size: row.key_size,
             value_size: row.value_size,
             decoded,
-            pipeline: &self.object(i).pipeline,
+            pipeline: self.object(i).pipeline.as_deref().or(pipeline).unwrap_or_default(),
             archived_at_us: row.archived_at_us,
         }
     }
@@ -200,7 +207,7 @@ impl Builder {
                 return Err(Error::corrupt(format!("record {} is in it", r.id)));
             }
             if filter.matches(&r) {
-                push(object as u32, &r, raw, rows, arena);
+                push(object as u32, o, &r, raw, rows, arena);
             }
             Ok(ControlFlow::Continue(()))
         })
@@ -230,9 +237,17 @@ impl Builder {
     }
 }
 
-fn push(object: u32, r: &ArchivedRecord<'_>, raw: &mut RawBatch, rows: &mut Vec<Row>, arena: &mut String) {
+fn push(
+    object: u32,
+    o: &DataObject,
+    r: &ArchivedRecord<'_>,
+    raw: &mut RawBatch,
+    rows: &mut Vec<Row>,
+    arena: &mut String,
+) {
+    let pipeline = o.pipeline.is_none().then_some(r.pipeline);
     let (d, problems, at) = (&r.decoded, r.decoded.problems_text(), arena.len());
-    let lens = texts(r, problems.as_deref()).map(|text| {
+    let lens = texts(r, problems.as_deref(), pipeline).map(|text| {
         arena.push_str(text.unwrap_or_default());
         text.map_or(-1, |t| t.len() as i32)
     });

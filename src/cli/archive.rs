@@ -8,11 +8,12 @@ use super::progress::{Progress, human_bytes};
 use super::{signals, text};
 use crate::archive::cluster::Kafka;
 use crate::archive::{self, Counters, From, Options, Outcome, StoreCreate, StoreUse};
-use crate::cut::CutPolicy;
+use crate::cut::{CutPolicy, Tables};
 use crate::error::{Error, Result};
 use crate::format::{Compression, Format};
 use crate::kafka::Connection;
 use crate::store::{Measured, Requests};
+use crate::routing::MAX_PIPELINES;
 use crate::topics::TopicSettings;
 use clap::ValueEnum;
 use std::sync::Arc;
@@ -68,6 +69,12 @@ pub struct Args {
     #[arg(long, value_name = "N", env = "DLQ_ARCHIVER_FILES_PER_DAY", value_parser = clap::value_parser!(u64).range(1..),
           help_heading = "Cut policy")]
     files_per_day: Option<u64>,
+
+    /// Pipelines of a cut that have data objects of their own, the ones with the most records. The others share one for each
+    /// date, in the folder pipeline=shared.00000000; the column pipeline_name has each record's own
+    #[arg(long, value_name = "N", default_value_t = MAX_PIPELINES, env = "DLQ_ARCHIVER_MAX_PIPELINES", value_parser = max_pipelines,
+          help_heading = "Cut policy")]
+    max_pipelines: usize,
 
     /// Share of a record's retention.ms (or of retention.bytes) at which it is cut at the latest, whatever --cut-age says: 0.5
     /// leaves half of it for outages
@@ -230,6 +237,12 @@ impl Args {
         })
     }
 
+    /// How records are decoded and routed.
+    pub fn tables(&self, config: &Config) -> Result<Tables> {
+        let routing = |routing| config.routing(routing).with_max_pipelines(self.max_pipelines);
+        Ok(Tables::of(config.dialects()?, routing))
+    }
+
     fn topics_settings(&self, config: &Config) -> Vec<TopicSettings> {
         let mut topics = config.topics.clone();
         for topic in &mut topics {
@@ -247,6 +260,13 @@ fn memory(text: &str) -> Result<usize, String> {
     }
 }
 
+fn max_pipelines(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(n @ 1..=10_000) => Ok(n),
+        _ => Err("expected a number from 1 to 10000".into()),
+    }
+}
+
 fn parse_from(text: &str) -> Result<From> {
     match text {
         "earliest" => Ok(From::Earliest),
@@ -259,7 +279,7 @@ fn parse_from(text: &str) -> Result<From> {
 
 pub async fn run(args: Args, config: &Config) -> Result<u8> {
     let (options, connection) = args.prepare(config).await?;
-    let tables = Arc::new(config.tables()?);
+    let tables = Arc::new(args.tables(config)?);
     let (counters, requests) = (Arc::new(Counters::default()), Requests::default());
     let _server = args.listen.start(&counters, &requests, &options).await?;
     let cluster = Arc::new(Kafka::new(connection)?);

@@ -13,7 +13,6 @@ use crate::dialect::{Dialects, UNKNOWN};
 use crate::error::{Error, Result, did_you_mean};
 use crate::format::{ArchivedRecord, Projection};
 use crate::record::{Decoded, Hop, RawRecord, RecordId};
-use crate::routing::Routing;
 use crate::tail::{self, Start};
 use crate::topics::{TopicMatch, TopicSettings};
 use regex::Regex;
@@ -127,8 +126,7 @@ fn tables(table: &str, config: &Config) -> Result<(Tables, String)> {
     let every = Regex::new("").map_err(|e| Error::internal(format!("an empty pattern: {e}")))?;
     let every = TopicSettings { dialects: vec![name.clone()], ..TopicSettings::of(TopicMatch::Pattern(every)) };
     let dialects = known.with_topics(&[every])?;
-    let routing = Routing::for_dialects(&dialects).with_topics(&config.topics);
-    Ok((Tables::new(dialects, routing), name))
+    Ok((Tables::of(dialects, |routing| config.routing(routing)), name))
 }
 
 async fn tried(args: TryArgs, config: &Config) -> Result<()> {

@@ -21,6 +21,7 @@ mod progress;
 mod record;
 mod repeats;
 mod restore;
+mod routes;
 mod show;
 mod signals;
 mod status;
@@ -47,7 +48,7 @@ struct Cli {
     command: Command,
 
     /// Configuration in TOML: long names of options are its keys, such as cut-age = "1h"; [kafka] has librdkafka
-    /// properties, [topics."NAME"] settings of topics. A flag wins over a variable, a variable over the file
+    /// properties, [topics."NAME"] settings of topics, [[routes]] rules that name pipelines. A flag wins over a variable, a variable over the file
     #[arg(long, global = true, env = "DLQ_ARCHIVER_CONFIG", value_name = "FILE", help_heading = "Configuration")]
     config: Option<PathBuf>,
 
@@ -100,6 +101,9 @@ enum Command {
     /// What the configuration comes to
     #[command(subcommand)]
     Config(config::check::Command),
+    /// Try the configuration's routing on records
+    #[command(subcommand)]
+    Routes(routes::Command),
     /// All of it on an embedded broker and a local folder
     Demo(demo::Args),
 }
@@ -154,6 +158,7 @@ async fn run(command: Command, config: &Config) -> Result<u8> {
         Command::Tail(args) => tail::run(args, config).await,
         Command::Verify(args) => verify::run(args, config).await,
         Command::Dialects(command) => dialects::run(command, config).await,
+        Command::Routes(command) => routes::run(command, config).await,
         Command::Config(command) => config::check::run(command, config).await,
         Command::Demo(args) => demo::run(args).await,
     }

@@ -23,7 +23,7 @@ use std::sync::Arc;
     after_help = "Manifests alone answer where the filter and --by allow it: topic, partition, pipeline, date, dialect, \
     error-class, error-code, whole cuts. Records are read where they do not, payloads never. A time \
     with ~ is the first or last of the data objects that hold the group, which may hold others too; --exact reads what \
-    is needed for the group's own.\n\n\
+    is needed for the group's own. By pipeline, objects that several share (--max-pipelines of archive) are read.\n\n\
     Examples:\n  \
     dlq-archiver summary --archive s3://compliance/dlq --since 7d\n  \
     dlq-archiver summary --archive s3://compliance/dlq --by pipeline,date -o json"
@@ -150,7 +150,7 @@ impl Field {
         Some(match self {
             Self::Topic => Cell::text(Some(&m.topic)),
             Self::Partition => Cell::number(Some(m.partition)),
-            Self::Pipeline => Cell::text(Some(&o.pipeline)),
+            Self::Pipeline => Cell::text(Some(o.pipeline.as_deref()?)),
             Self::Date => Cell::text(Some(&o.dt)),
             Self::Dialect if is_exact(c) => Cell::text(Some(&c.dialect)),
             Self::ErrorClass if is_exact(c) => Cell::text(c.error_class.as_deref()),

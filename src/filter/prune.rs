@@ -66,7 +66,8 @@ impl Filter {
     /// Whether an object of a manifest that may match can hold a matching record.
     pub fn may_match_object(&self, o: &DataObject) -> bool {
         o.rows > 0
-            && any(&self.pipeline, Some(&o.pipeline))
+            // A shared object may have any.
+            && o.pipeline.as_deref().is_none_or(|name| any(&self.pipeline, Some(name)))
             && self.offsets_overlap(o)
             && self.times_overlap(o)
             && o.counts.iter().any(|c| self.may_match_counts(c))
@@ -113,6 +114,9 @@ impl Filter {
         }
         if !self.may_match_object(o) {
             return Some(Vec::new());
+        }
+        if !self.pipeline.is_empty() && o.pipeline.is_none() {
+            return None;
         }
         let inside = |min: Option<i64>, max: Option<i64>, from: Option<i64>, to: Option<i64>| {
             min.zip(max).is_some_and(|(min, max)| from.is_none_or(|f| f <= min) && to.is_none_or(|t| max < t))

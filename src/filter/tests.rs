@@ -4,7 +4,7 @@ use super::*;
 use crate::cut::{self, CutRange, Tables};
 use crate::error::Kind;
 use crate::format::{self, Format, Projection};
-use crate::ledger::{DataObject, Genesis, LEDGER_VERSION, Manifest};
+use crate::ledger::{DataObject, Genesis, LEDGER_VERSION, Manifest, Shared};
 use crate::record::{Header, RawBatch, TimestampType};
 use bytes::Bytes;
 use proptest::prelude::*;
@@ -152,6 +152,11 @@ static TABLES: LazyLock<Tables> = LazyLock::new(Tables::builtin);
 type Parts = (i64, Option<(String, String)>);
 
 fn object(parts: &[Parts]) -> (Manifest, DataObject, Bytes) {
+    object_of(parts, false)
+}
+
+/// `shared`: by two pipelines, whose rows take turns.
+fn object_of(parts: &[Parts], shared: bool) -> (Manifest, DataObject, Bytes) {
     let mut batch = RawBatch::new();
     for (i, (ms, error)) in parts.iter().enumerate() {
         let headers = error.iter().flat_map(|(class, message)| {
@@ -172,8 +177,14 @@ fn object(parts: &[Parts]) -> (Manifest, DataObject, Bytes) {
         previous_sha256: None,
         created_at: String::new(),
     };
-    let groups =
-        [cut::Group { dt: "1970-01-01".into(), pipeline: "pipe".into(), rows: (0..parts.len() as u32).collect() }];
+    let rows: Vec<u32> = (0..parts.len() as u32).collect();
+    let turns: Vec<u32> = rows.iter().map(|row| row % 2).collect();
+    let groups = [cut::Group {
+        dt: "1970-01-01".into(),
+        pipeline: (!shared).then(|| "pipe".into()),
+        shared: shared.then(|| Shared::new(texts(&["other", "pipe"]), &turns)),
+        rows,
+    }];
     let range = CutRange { from: 0, to: parts.len() as i64, cut_at_us: 0 };
     let intent = cut::intent(&genesis, range, &batch, &groups, Vec::new(), Format::Parquet, &TABLES).unwrap();
     let encoded = cut::encode(&intent, &intent.objects[0], None, batch.iter(), Format::Parquet, &TABLES, "i").unwrap();
@@ -283,9 +294,13 @@ fn docs() -> impl Strategy<Value = FilterDoc> {
 
 proptest! {
     #[test]
-    fn pruning_leaves_no_matching_record_out(parts in proptest::collection::vec(parts(), 1..6), doc in docs()) {
+    fn pruning_leaves_no_matching_record_out(
+        parts in proptest::collection::vec(parts(), 1..6),
+        shared in proptest::bool::ANY,
+        doc in docs(),
+    ) {
         let Ok(filter) = Filter::new(doc) else { return Ok(()) };
-        let (manifest, object, bytes) = object(&parts);
+        let (manifest, object, bytes) = object_of(&parts, shared);
         let matching = matching(&filter, bytes);
         if matching > 0 {
             prop_assert!(filter.may_match_partition("ab", 0));

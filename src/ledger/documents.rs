@@ -53,13 +53,77 @@ pub struct IntentObject {
     pub key: String,
     /// `YYYY-MM-DD`, the partition folder.
     pub dt: String,
-    /// Exact pipeline name, unescaped.
-    pub pipeline: String,
+    /// Exact pipeline name, unescaped; null where several share the object.
+    pub pipeline: Option<String>,
     pub rows: u64,
     /// The exact offsets: a roaring treemap in its portable format, base64.
     pub offsets: String,
     /// XXH3-64 of each record in offset order, little-endian, base64.
     pub checksums: String,
+    /// Of an object that several pipelines share, and of no other.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shared: Option<Shared>,
+}
+
+/// Which pipeline each row of a shared object is of.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Shared {
+    /// Exact names, each once, ascending.
+    pub names: Vec<String>,
+    /// For each row in offset order its name's index from 0: 4 bytes, little-endian, base64.
+    pub rows: String,
+}
+
+/// An object's pipelines, by offset.
+pub enum Pipelines {
+    One(String),
+    Shared { names: Vec<String>, offsets: RoaringTreemap, rows: Vec<u32> },
+}
+
+impl Pipelines {
+    /// The exact name of the row with this offset, if the object has it.
+    pub fn of(&self, offset: i64) -> Option<&str> {
+        match self {
+            Self::One(name) => Some(name),
+            Self::Shared { names, offsets, rows } => {
+                let offset = u64::try_from(offset).ok().filter(|o| offsets.contains(*o))?;
+                let row = usize::try_from(offsets.rank(offset)).ok()?.checked_sub(1)?;
+                names.get(*rows.get(row)? as usize).map(String::as_str)
+            }
+        }
+    }
+}
+
+impl IntentObject {
+    /// # Errors
+    /// [`crate::Kind::Corrupt`] if it does not say of each row of which pipeline it is.
+    pub fn pipelines(&self) -> Result<Pipelines> {
+        let bad = |what: &str| Err(Error::corrupt(format!("an intent's pipelines are damaged: {what}")));
+        let shared = match (&self.pipeline, &self.shared) {
+            (Some(name), None) => return Ok(Pipelines::One(name.clone())),
+            (None, Some(shared)) => shared,
+            _ => return bad("an object is of one, or shared"),
+        };
+        let Ok(bytes) = BASE64.decode(&shared.rows) else { return bad("no base64") };
+        let (rows, rest) = bytes.as_chunks::<4>();
+        let rows: Vec<u32> = rows.iter().map(|row| u32::from_le_bytes(*row)).collect();
+        let names = shared.names.clone();
+        if !rest.is_empty() || rows.len() as u64 != self.rows || rows.iter().any(|row| *row as usize >= names.len()) {
+            return bad("not one of its names for each row");
+        }
+        if !names.is_sorted_by(|a, b| a < b) {
+            return bad("names out of order");
+        }
+        Ok(Pipelines::Shared { names, offsets: decode_offsets(&self.offsets)?, rows })
+    }
+}
+
+impl Shared {
+    /// `rows`: the index of each row's name, in offset order.
+    pub fn new(names: Vec<String>, rows: &[u32]) -> Self {
+        let bytes: Vec<u8> = rows.iter().flat_map(|row| row.to_le_bytes()).collect();
+        Self { names, rows: BASE64.encode(bytes) }
+    }
 }
 
 /// `<from>.intent.json`: fixes what a cut's objects contain.
@@ -177,7 +241,8 @@ pub struct Counts {
 pub struct DataObject {
     pub key: String,
     pub dt: String,
-    pub pipeline: String,
+    /// Exact name, unescaped; null where several share the object, whose column `pipeline_name` has each row's.
+    pub pipeline: Option<String>,
     /// Bytes as stored.
     pub size: u64,
     pub rows: u64,
@@ -243,4 +308,48 @@ pub fn decode_checksums(text: &str) -> Result<Vec<u64>> {
         return Err(Error::corrupt("an intent's checksums are damaged: not a multiple of 8 bytes"));
     }
     Ok(bytes.chunks_exact(8).map(|c| u64::from_le_bytes(c.try_into().expect("8 bytes"))).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    type Mutation = (&'static str, fn(&mut IntentObject));
+
+    #[test]
+    fn an_object_says_of_each_row_of_which_pipeline_it_is() {
+        let object = |pipeline: Option<&str>, shared| IntentObject {
+            key: "k".into(),
+            dt: "d".into(),
+            pipeline: pipeline.map(str::to_owned),
+            rows: 3,
+            offsets: encode_offsets(&[2, 5, 1 << 40].into_iter().collect()).unwrap(),
+            checksums: String::new(),
+            shared,
+        };
+        assert_eq!(object(Some("a"), None).pipelines().unwrap().of(7), Some("a"));
+        let shared = object(None, Some(Shared::new(vec!["a".into(), "b".into()], &[1, 0, 1])));
+        let pipelines = shared.pipelines().unwrap();
+        let of = |offset| pipelines.of(offset);
+        assert_eq!([of(2), of(5), of(1 << 40), of(3), of(-1)], [Some("b"), Some("a"), Some("b"), None, None]);
+        let mutations: &[Mutation] = &[
+            ("of one and shared", |o| o.pipeline = Some("a".into())),
+            ("of none", |o| o.shared = None),
+            ("a row too many", |o| o.rows += 1),
+            ("no base64", |o| change(o, |s| s.rows.push('!'))),
+            ("half a row", |o| change(o, |s| s.rows = BASE64.encode([0; 11]))),
+            ("a name that is not there", |o| change(o, |s| s.names.truncate(1))),
+            ("a name twice", |o| change(o, |s| s.names = vec!["a".into(), "a".into()])),
+            ("names out of order", |o| change(o, |s| s.names.reverse())),
+        ];
+        for (what, mutate) in mutations {
+            let mut damaged = shared.clone();
+            mutate(&mut damaged);
+            assert_eq!(damaged.pipelines().err().expect(what).kind(), crate::Kind::Corrupt, "{what}");
+        }
+    }
+
+    fn change(object: &mut IntentObject, change: impl FnOnce(&mut Shared)) {
+        change(object.shared.as_mut().unwrap());
+    }
 }

@@ -20,8 +20,8 @@ pub mod plan;
 
 pub use checkpoint::{CUTS, Checkpoint, Entry};
 pub use documents::{
-    ArchiveDoc, Counts, DataObject, Gap, GapKind, Genesis, Intent, IntentObject, Manifest, decode_checksums,
-    decode_offsets, encode_checksums, encode_offsets, loss_words,
+    ArchiveDoc, Counts, DataObject, Gap, GapKind, Genesis, Intent, IntentObject, Manifest, Pipelines, Shared,
+    decode_checksums, decode_offsets, encode_checksums, encode_offsets, loss_words,
 };
 
 use crate::error::{Error, Result};

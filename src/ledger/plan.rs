@@ -146,7 +146,7 @@ fn check_contents(intent: &Intent) -> Result<()> {
             intent.from,
             intent.to,
             &object.dt,
-            &object.pipeline,
+            object.pipeline.as_deref(),
             &intent.extension,
         );
         if object.key != key {
@@ -165,6 +165,7 @@ fn check_contents(intent: &Intent) -> Result<()> {
                 checksums.len()
             )));
         }
+        object.pipelines().map_err(|e| e.context(&object.key))?;
         if offsets.min().is_some_and(|o| o < from) || offsets.max().is_some_and(|o| o >= to) {
             return Err(Error::corrupt(format!("{} has offsets outside {from}..{to}", object.key)));
         }
@@ -346,7 +347,8 @@ mod tests {
         ("a longer range than its keys say", |i| i.to += 1),
         ("another key", |i| i.objects[0].key.push('x')),
         ("another date", |i| i.objects[0].dt = "2020-01-01".into()),
-        ("another pipeline", |i| i.objects[0].pipeline.push('x')),
+        ("another pipeline", |i| i.objects[0].pipeline = Some("x".into())),
+        ("no pipeline", |i| i.objects[0].pipeline = None),
         ("an object twice", |i| i.objects.push(i.objects[0].clone())),
         ("an empty object of the same name", |i| {
             let empty = crate::ledger::encode_offsets(&RoaringTreemap::new()).unwrap();

@@ -37,6 +37,7 @@ fn counters_and_board_become_series() {
     topic.read(7, 700);
     topic.cut(7, Created::New);
     topic.object(90);
+    topic.shared(4);
     topic.gap(GapKind::Lost, 3);
     let now = now_us() / 1000;
     let tp = &TopicPartition::new("t-dlq", 2);
@@ -53,6 +54,7 @@ fn counters_and_board_become_series() {
         "dlq_archiver_records_archived_total{topic=\"t-dlq\"} 7",
         "dlq_archiver_read_bytes_total{topic=\"t-dlq\"} 700",
         "dlq_archiver_object_bytes_total{topic=\"t-dlq\"} 90",
+        "dlq_archiver_shared_records_total{topic=\"t-dlq\"} 4",
         "dlq_archiver_gap_offsets_total{topic=\"t-dlq\",kind=\"lost\"} 3",
         "dlq_archiver_gap_offsets_total{topic=\"t-dlq\",kind=\"compacted\"} 0",
         "dlq_archiver_lag_offsets{topic=\"t-dlq\",partition=\"2\"} 5.0",
@@ -98,7 +100,8 @@ fn a_partition_that_has_nothing_waiting_has_no_deadline() {
 
 #[test]
 fn ten_thousand_pipelines_add_no_series() {
-    let (tables, counters) = (Tables::builtin(), Arc::new(Counters::default()));
+    let (tables, counters) =
+        (Tables::with_routing(|routing| routing.with_max_pipelines(10_000)), Arc::new(Counters::default()));
     let mut batch = RawBatch::new();
     for i in 0..10_000 {
         let connector = format!("pipe-{i}");

@@ -434,7 +434,7 @@ fn a_ledger_is_made_of_its_manifests_once() {
     let object = DataObject {
         key: "k".into(),
         dt: "d".into(),
-        pipeline: "p".into(),
+        pipeline: Some("p".into()),
         size: 1,
         rows: 5,
         sha256: String::new(),

@@ -3,7 +3,7 @@
 use super::damage::{Damage, What};
 use crate::format::Format;
 use crate::layout;
-use crate::ledger::{Gap, GapKind, Genesis, Intent, IntentObject, LEDGER_VERSION, Manifest};
+use crate::ledger::{Gap, GapKind, Genesis, Intent, IntentObject, LEDGER_VERSION, Manifest, Pipelines};
 use crate::ledger::{decode_checksums, decode_offsets, to_bytes};
 use roaring::RoaringTreemap;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -74,6 +74,7 @@ pub(super) struct Rows {
     pub offsets: RoaringTreemap,
     /// In the order of offsets.
     pub checksums: Vec<u64>,
+    pub pipelines: Pipelines,
 }
 
 impl Rows {
@@ -84,7 +85,8 @@ impl Rows {
             let (rows, offsets, checksums) = (object.rows, offsets.len(), checksums.len());
             return Err(format!("{rows} rows, {offsets} offsets, {checksums} checksums"));
         }
-        Ok(Self { key: object.key.clone(), offsets, checksums })
+        let pipelines = object.pipelines().map_err(|e| e.to_string())?;
+        Ok(Self { key: object.key.clone(), offsets, checksums, pipelines })
     }
 
     /// The record's checksum if the object has this offset.
@@ -126,13 +128,13 @@ pub(super) fn intent(key: &str, i: &Intent) -> Result<Vec<Rows>, Damage> {
     let (mut all, mut sum, mut objects) = (RoaringTreemap::new(), 0, Vec::with_capacity(i.objects.len()));
     for o in &i.objects {
         let name =
-            layout::data_key(&i.topic, i.partition, i.generation, i.from, i.to, &o.dt, &o.pipeline, &i.extension);
+            layout::data_key(&i.topic, i.partition, i.generation, i.from, i.to, &o.dt, o.pipeline.as_deref(), &i.extension);
         if name != o.key {
             return bad(format!("object {name}"), format!("object {}", o.key));
         }
         let rows = match Rows::of(o) {
             Ok(rows) => rows,
-            Err(why) => return bad(format!("as many offsets and checksums as rows for {}", o.key), why),
+            Err(why) => return bad(format!("offsets, checksums and pipelines of as many rows for {}", o.key), why),
         };
         if rows.within(i.from, i.to) != rows.offsets.len() {
             return bad(format!("offsets in {}..{}", i.from, i.to), format!("others for {}", o.key));
@@ -179,7 +181,7 @@ pub(super) fn manifest(key: &str, name_from: i64, m: &Manifest, archive_format: 
 pub(super) fn names(key: &str, m: &Manifest) -> Option<Damage> {
     m.objects.iter().find_map(|o| {
         let extension = Format::of_key(&o.key).map_or("parquet", Format::extension);
-        let name = layout::data_key(&m.topic, m.partition, m.generation, m.from, m.to, &o.dt, &o.pipeline, extension);
+        let name = layout::data_key(&m.topic, m.partition, m.generation, m.from, m.to, &o.dt, o.pipeline.as_deref(), extension);
         let bad = || Damage::new(What::ManifestDamaged, key, format!("object {name}"), format!("object {}", o.key));
         (name != o.key).then(bad)
     })
@@ -246,8 +248,12 @@ mod tests {
 
     #[test]
     fn rows_are_counted_by_range_and_found_by_offset() {
-        let rows =
-            Rows { key: String::new(), offsets: [0, 3, 4, 9].into_iter().collect(), checksums: vec![10, 13, 14, 19] };
+        let rows = Rows {
+            key: String::new(),
+            offsets: [0, 3, 4, 9].into_iter().collect(),
+            checksums: vec![10, 13, 14, 19],
+            pipelines: Pipelines::One("p".into()),
+        };
         assert_eq!((rows.within(0, 10), rows.within(1, 4), rows.within(5, 9)), (4, 1, 0));
         assert_eq!((rows.checksum(4), rows.checksum(5), rows.checksum(-1)), (Some(14), None, None));
     }

@@ -44,7 +44,7 @@ pub(super) fn check(o: &DataObject, bytes: Bytes, cut: &Cut<'_>, rows: Option<&R
     let (mut count, mut last, mut scratch) = (0u64, None, Vec::new());
     let (mut twice, mut foreign, mut others) = (Offsets::default(), Offsets::default(), Offsets::default());
     let mut times: Option<(i64, i64)> = None;
-    let (mut absent, mut more) = (Offsets::default(), Offsets::default());
+    let (mut absent, mut more, mut misrouted) = (Offsets::default(), Offsets::default(), Offsets::default());
     let read = format::read(format, bytes, Projection::All, &mut |r| {
         count += 1;
         let offset = r.raw.offset;
@@ -65,6 +65,7 @@ pub(super) fn check(o: &DataObject, bytes: Bytes, cut: &Cut<'_>, rows: Option<&R
         }
         match named.next_if(|(named, _)| *named == offset) {
             Some((_, checksum)) if checksum != r.raw.checksum(&mut scratch) => others.add(offset),
+            Some(_) if rows.is_some_and(|rows| rows.pipelines.of(offset) != Some(r.pipeline)) => misrouted.add(offset),
             Some(_) => {}
             None if rows.is_some() => more.add(offset),
             None => {}
@@ -90,6 +91,8 @@ pub(super) fn check(o: &DataObject, bytes: Bytes, cut: &Cut<'_>, rows: Option<&R
         bad(What::ObjectRows, text(o.min_timestamp_ms.zip(o.max_timestamp_ms)), text(times))
     } else if !others.is_empty() {
         bad(What::ObjectRecords, "records with the checksums of its intent".into(), format!("other records: {others}"))
+    } else if !misrouted.is_empty() {
+        bad(What::ObjectRecords, "the pipeline_name that its intent has".into(), format!("others at {misrouted}"))
     } else {
         None
     }

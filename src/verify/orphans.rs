@@ -101,7 +101,7 @@ mod tests {
     #[test]
     fn a_name_leads_to_its_ledger() {
         for (topic, partition, generation) in [("default-dlt", 7, 1), ("default-dlt", 7, 2), ("größe", 0, 12)] {
-            let key = layout::data_key(topic, partition, generation, 5, 9, "2026-10-08", "x", "jsonl.gz");
+            let key = layout::data_key(topic, partition, generation, 5, 9, "2026-10-08", Some("x"), "jsonl.gz");
             let home = home(&key).unwrap();
             assert_eq!(home.prefix, layout::ledger_prefix(topic, partition, generation));
             assert_eq!((home.topic.as_str(), home.partition, home.from), (&*layout::escape(topic), partition, 5));

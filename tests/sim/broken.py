@@ -28,6 +28,13 @@ ARCHIVE = [
         "src/archive/writer.rs",
         "        let key = object.key.clone();\n",
         "        let key = object.key.replace('.', &format!(\"-{}.\", crate::host::now_us()));\n")]),
+    ("pipelines named by who recovers", [(
+        "src/cut.rs",
+        "        let pipeline = pipelines.of(raw.offset).ok_or_else(|| {\n"
+        "            Error::internal(format!(\"offset {} is none of {}. Please report this\", raw.offset, object.key))\n"
+        "        })?;\n",
+        "        let _ = &pipelines;\n        let pipeline = tables.routing.pipeline(&intent.topic, &decoded);\n"
+        "        let pipeline = &*pipeline;\n")]),
     ("intents deleted", [(
         "tests/sim/store.rs",
         "        self.oracle.create(key, body, created);\n",

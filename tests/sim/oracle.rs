@@ -100,6 +100,10 @@ impl Oracle {
         let ledger = &inner.ledgers[&prefix];
         let intent = &ledger.intents[&from];
         let planned = intent.objects.iter().find(|o| o.key == key).ok_or("no intent names this object")?;
+        let pipelines = planned.pipelines().map_err(|e| e.to_string())?;
+        if planned.shared.is_some() {
+            self.broker().faults.met("(object shared by pipelines)");
+        }
         let planned: BTreeSet<i64> =
             decode_offsets(&planned.offsets).map_err(|e| e.to_string())?.iter().map(|o| o as i64).collect();
         let id = ledger.genesis.as_ref().and_then(|(g, _)| g.topic_id.clone());
@@ -118,6 +122,9 @@ impl Oracle {
             }
             if !planned.contains(&offset) {
                 wrong = Some(format!("offset {offset} is not one that the intent names"));
+            }
+            if pipelines.of(offset) != Some(row.pipeline) {
+                wrong = Some(format!("offset {offset} is of pipeline {}, and not by its intent", row.pipeline));
             }
             let sum = row.raw.checksum(&mut scratch);
             if let Some(other) = inner.contents.insert((tp.topic.clone(), tp.partition, offset, sum), key.to_owned()) {

@@ -12,6 +12,7 @@ use dlq_archiver::cut::{CutPolicy, Tables};
 use dlq_archiver::format::{Compression, Format};
 use dlq_archiver::host;
 use dlq_archiver::record::TopicPartition;
+use dlq_archiver::routing::{Condition, Rule};
 use dlq_archiver::stage::{self, Stage};
 use futures::FutureExt;
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,7 +23,19 @@ use std::time::Duration;
 /// Shortly before midnight, so that cuts have two dates. Microseconds since 1970.
 const BEGIN_US: i64 = 1_790_000_000_000_000 / 86_400_000_000 * 86_400_000_000 - 1_200_000_000;
 
-static TABLES: LazyLock<Arc<Tables>> = LazyLock::new(|| Arc::new(Tables::builtin()));
+/// Each start of an archiver has one of these: rules and bound may change between a crash and its recovery.
+static TABLES: LazyLock<[Arc<Tables>; 3]> = LazyLock::new(|| {
+    let rule = |field: &str, text: &str, name: &str| {
+        Rule::new(vec![Condition::parse(field, text).unwrap()], name).unwrap()
+    };
+    let by_destination = [rule("error_destination", r"^http://(p\d)", "team-${1}"), rule("topic", "?*", "rest")];
+    let by_name = [rule("pipeline", r"^p(1?)", "${1}"), rule("pipeline", "^(.+)$", "no-${1}")];
+    [
+        Arc::new(Tables::builtin()),
+        Arc::new(Tables::with_routing(|r| r.with_rules(&by_destination).with_max_pipelines(1))),
+        Arc::new(Tables::with_routing(|r| r.with_rules(&by_name).with_max_pipelines(2))),
+    ]
+});
 
 struct World {
     machine: Machine,
@@ -177,10 +190,11 @@ impl World {
         let (stage, receiver) = stage::channel();
         let finish = self.faults.strikes("shutdown", 200).then(|| Duration::from_secs(rng.range(1, 200)));
         let world = self.clone();
+        let tables = TABLES[rng.below(3) as usize].clone();
         let archiver = async move {
             let (store, cluster) = (Arc::new(world.store.clone()), Arc::new(world.broker.clone()));
             let counters = Arc::new(Counters::default());
-            let run = archive::run_on(options, store, cluster, TABLES.clone(), counters, receiver);
+            let run = archive::run_on(options, store, cluster, tables, counters, receiver);
             let ask = async {
                 match finish {
                     Some(pause) => {

@@ -14,10 +14,11 @@ use crate::cli::{Cli, archive, text};
 use crate::cut::CutPolicy;
 use crate::error::Result;
 use crate::kafka::Connection;
+use crate::routing::{Routing, Rule};
 use crate::topics::{TopicMatch, TopicSettings, settings_of};
 use clap::CommandFactory;
 use clap::parser::ValueSource;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use std::time::Duration;
 
 #[derive(Debug, clap::Subcommand)]
@@ -52,12 +53,14 @@ const MANY: f64 = 10_000.0;
 pub async fn run(command: Command, config: &Config) -> Result<u8> {
     let Command::Check(args) = command;
     let (options, connection) = args.archive.prepare(config).await?;
-    let topics = topics(&options, &args);
+    let tables = args.archive.tables(config)?;
+    let topics = topics(&options, config, &tables.routing, &args);
     let found = Found {
         settings: settings(config),
         variables: if args.archive.is_in_s3() { variables() } else { Vec::new() },
         warnings: warnings(&topics, &options, config),
         topics,
+        rules: rules(config).map(|(rule, place)| (rule.clone(), place)).collect(),
         connection,
         partitions: args.partitions,
         pipelines: args.pipelines,
@@ -76,6 +79,7 @@ struct Found {
     variables: Vec<(String, String)>,
     connection: Connection,
     topics: Vec<Topic>,
+    rules: Vec<(Rule, String)>,
     warnings: Vec<String>,
     partitions: u64,
     pipelines: u64,
@@ -134,16 +138,22 @@ struct Topic {
     retention: Option<Duration>,
     safety: f64,
     pipeline: Option<String>,
+    /// Rules may come before it.
+    ruled: bool,
     /// With so many partitions and pipelines of such topics.
     files: f64,
 }
 
 /// Named topics, then the tables that have none of these names, then the rest.
-fn topics(options: &Options, args: &Args) -> Vec<Topic> {
+fn topics(options: &Options, config: &Config, routing: &Routing, args: &Args) -> Vec<Topic> {
+    let named: Vec<&str> = options.topics.iter().map(String::as_str).filter(|t| !t.starts_with('^')).collect();
     let one = |topic: &str, own: Option<&TopicSettings>| {
         let mut policy = own.map_or(options.policy, |own| own.policy(options.policy));
         let pipeline = own.and_then(|own| own.pipeline.clone());
-        let objects = if pipeline.is_some() { 1 } else { args.pipelines };
+        // Many topics: some rule may be for some of them.
+        let ruled = if named.contains(&topic) { routing.of_topic(topic).is_ruled() } else { !config.rules.is_empty() };
+        let most = (routing.max_pipelines() as u64).saturating_add(1);
+        let objects = if pipeline.is_some() && !ruled { 1 } else { args.pipelines.min(most) };
         if let Some(files) = options.files_per_day {
             policy.max_age = policy.age_for(files, args.partitions, objects);
         }
@@ -154,18 +164,23 @@ fn topics(options: &Options, args: &Args) -> Vec<Topic> {
             retention: own.and_then(|own| own.retention).or(options.retention),
             safety: own.and_then(|own| own.safety).unwrap_or(options.safety),
             pipeline,
+            ruled,
             files: args.partitions as f64 * objects as f64 * cuts,
         }
     };
     let tables = &options.topics_settings;
-    let named: Vec<&String> = options.topics.iter().filter(|t| !t.starts_with('^')).collect();
     let mut all: Vec<_> = named.iter().map(|name| one(name, settings_of(tables, name))).collect();
-    let others = tables.iter().filter(|t| !named.iter().any(|name| *name == t.topic.as_str()));
+    let others = tables.iter().filter(|t| !named.contains(&t.topic.as_str()));
     all.extend(others.map(|own| one(own.topic.as_str(), Some(own))));
     if options.topics.len() > named.len() {
         all.push(one("(others)", None));
     }
     all
+}
+
+/// Each rule, and where it stands.
+fn rules(config: &Config) -> impl Iterator<Item = (&Rule, String)> {
+    config.rules.iter().zip(config.file.routes.iter().map(|route| config.file.place(route.line)))
 }
 
 fn warnings(topics: &[Topic], options: &Options, config: &Config) -> Vec<String> {
@@ -200,7 +215,7 @@ fn may_be_used(table: &TopicSettings, topics: &[String]) -> bool {
 }
 
 fn table(found: &Found) -> Result<()> {
-    let Found { settings, variables, connection, topics, warnings, partitions, pipelines } = found;
+    let Found { settings, variables, connection, topics, rules, warnings, partitions, pipelines } = found;
     let mut out = Out::new();
     let clean = |text: &str| text::clean(text).into_owned();
     let mut table = Table::new(vec![Column::whole("SETTING"), Column::new("VALUE"), Column::whole("FROM")]);
@@ -235,12 +250,26 @@ fn table(found: &Found) -> Result<()> {
             duration_text(t.policy.max_age),
             t.retention.map_or_else(|| "as told".into(), duration_text),
             t.safety.to_string(),
-            t.pipeline.as_deref().map_or_else(|| "by dialect".into(), clean),
+            format!(
+                "{}{}",
+                if t.ruled { "by rules, else " } else { "" },
+                t.pipeline.as_deref().map_or_else(|| "by dialect".into(), clean)
+            ),
             format!("{:.0}", t.files),
         ];
         table.row(cells, &mut out)?;
     }
     table.finish(&mut out)?;
+    if !rules.is_empty() {
+        out.line("")?;
+        let columns = [Column::number("RULE"), Column::wide("MATCH"), Column::new("PIPELINE"), Column::whole("FROM")];
+        let mut table = Table::new(columns.to_vec());
+        for (i, (rule, place)) in rules.iter().enumerate() {
+            let cells = vec![(i + 1).to_string(), clean(&rule.to_string()), clean(rule.pipeline()), clean(place)];
+            table.row(cells, &mut out)?;
+        }
+        table.finish(&mut out)?;
+    }
     out.line(&format!(
         "\nFiles a day: partitions ({partitions}) x pipelines ({pipelines}; 1 where a table names it) x cuts a day, where each \
          cut comes by its age; --partitions and --pipelines say how many there are."
@@ -252,7 +281,7 @@ fn table(found: &Found) -> Result<()> {
 }
 
 fn document(found: &Found) -> Value {
-    let Found { settings, variables, connection, topics, warnings, partitions, pipelines } = found;
+    let Found { settings, variables, connection, topics, rules, warnings, partitions, pipelines } = found;
     let variables = variables.iter().map(|(name, value)| json!({"variable": name, "value": value}));
     let settings = settings.iter().map(|s| json!({"key": s.key, "value": s.value, "source": s.source, "from": s.from}));
     let kafka = connection.in_force();
@@ -269,14 +298,20 @@ fn document(found: &Found) -> Value {
             "retention_seconds": t.retention.map(seconds),
             "safety": t.safety,
             "pipeline": t.pipeline,
+            "by_rules": t.ruled,
             "files_per_day": t.files.round(),
         })
+    });
+    let routes = rules.iter().map(|(rule, place)| {
+        let conditions: Map<_, _> = rule.conditions().map(|(field, text)| (field.to_owned(), text.into())).collect();
+        json!({"match": conditions, "pipeline": rule.pipeline(), "from": place})
     });
     json!({
         "settings": settings.collect::<Vec<_>>(),
         "variables": variables.collect::<Vec<_>>(),
         "kafka": kafka.collect::<Vec<_>>(),
         "topics": of_topics.collect::<Vec<_>>(),
+        "routes": routes.collect::<Vec<_>>(),
         "partitions": partitions,
         "pipelines": pipelines,
         "warnings": warnings,

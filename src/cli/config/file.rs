@@ -47,6 +47,16 @@ pub struct Table {
     pub settings: Vec<Setting>,
 }
 
+/// `[[routes]]`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Route {
+    pub line: usize,
+    /// What it has beside `match`.
+    pub settings: Vec<Setting>,
+    /// Keys of its `match`.
+    pub conditions: Vec<Setting>,
+}
+
 /// A configuration file. The default is one that sets nothing.
 #[derive(Debug, Clone, Default)]
 pub struct File {
@@ -55,6 +65,7 @@ pub struct File {
     pub settings: Vec<Setting>,
     pub kafka: Vec<Setting>,
     pub topics: Vec<Table>,
+    pub routes: Vec<Route>,
 }
 
 impl File {
@@ -76,17 +87,15 @@ impl File {
                 why => at(start, &format!("this is not TOML: {why}")),
             }
         })?;
+        let setting = |key: &str, start, value: &DeValue<'_>| -> Result<Setting> {
+            Ok(Setting {
+                value: plain(value).map_err(|why| at(start, &format!("{key}: {why}")))?,
+                key: key.to_owned(),
+                line: line(text, start),
+            })
+        };
         let all = |table| -> Result<Vec<Setting>> {
-            let settings = in_order(table).into_iter();
-            settings
-                .map(|(key, start, value)| {
-                    Ok(Setting {
-                        value: plain(value).map_err(|why| at(start, &format!("{key}: {why}")))?,
-                        key: key.to_owned(),
-                        line: line(text, start),
-                    })
-                })
-                .collect()
+            in_order(table).into_iter().map(|(key, start, value)| setting(key, start, value)).collect()
         };
         let mut file = Self { name: name.to_owned(), ..Self::default() };
         for (key, start, value) in in_order(root.get_ref()) {
@@ -113,12 +122,32 @@ impl File {
                         &format!("topic is a list of names; settings of one are in [topics.{name:?}]"),
                     ));
                 }
+                ("routes", DeValue::Array(routes)) => {
+                    for item in routes.iter() {
+                        let at_item = item.span().start;
+                        let DeValue::Table(table) = item.get_ref() else {
+                            return Err(at(at_item, "routes: a rule is a table: write [[routes]]"));
+                        };
+                        let keys = in_order(table);
+                        let start = keys.first().map_or(at_item, |(_, start, _)| *start);
+                        let mut route = Route { line: line(text, start), settings: Vec::new(), conditions: Vec::new() };
+                        for (key, start, value) in keys {
+                            match (key, value) {
+                                ("match", DeValue::Table(table)) => route.conditions = all(table)?,
+                                ("match", _) => {
+                                    let why =
+                                        "match is a table: write match.topic = \"...\", or match = { topic = \"...\" }";
+                                    return Err(at(start, why));
+                                }
+                                (key, value) => route.settings.push(setting(key, start, value)?),
+                            }
+                        }
+                        file.routes.push(route);
+                    }
+                }
+                ("routes", _) => return Err(at(start, "routes is a list of tables: write [[routes]]")),
                 ("kafka" | "topics", _) => return Err(at(start, &format!("{key} is a table: write [{key}]"))),
-                (_, value) => file.settings.push(Setting {
-                    value: plain(value).map_err(|why| at(start, &format!("{key}: {why}")))?,
-                    key: key.to_owned(),
-                    line: line(text, start),
-                }),
+                (_, value) => file.settings.push(setting(key, start, value)?),
             }
         }
         Ok(file)
@@ -164,7 +193,9 @@ fn scalar(value: &DeValue<'_>) -> Result<String, String> {
         DeValue::Boolean(yes) => Ok(yes.to_string()),
         DeValue::Datetime(time) => Ok(time.to_string()),
         DeValue::Array(_) => Err("a list in a list is no value".into()),
-        DeValue::Table(_) => Err("a table is no value here; tables are [kafka] and [topics.\"NAME\"]".into()),
+        DeValue::Table(_) => {
+            Err("a table is no value here; tables are [kafka], [topics.\"NAME\"] and [[routes]]".into())
+        }
     }
 }
 
@@ -203,6 +234,26 @@ mod tests {
     }
 
     #[test]
+    fn rules_are_in_order_however_their_match_is_written() {
+        let text = "[[routes]]\n# x\nmatch.topic = \"a\"\nmatch.error_code = 5\npipeline = \"p\"\n\n[[routes]]\npipeline = \"q\"\n\
+                    [routes.match]\ndialect = \"d\"\n[[routes]]\nmatch = { topic = \"z\", dialect = \"a\" }\n[[routes]]\n";
+        let file = File::parse("f", text).unwrap();
+        let routes = file.routes.iter().map(|r| {
+            let keys =
+                |all: &[Setting]| all.iter().map(|s| (s.key.clone(), s.value.text(), s.line)).collect::<Vec<_>>();
+            (r.line, keys(&r.conditions), keys(&r.settings))
+        });
+        let key = |key: &str, value: &str, line| (key.to_owned(), value.to_owned(), line);
+        let expected = [
+            (3, vec![key("topic", "a", 3), key("error_code", "5", 4)], vec![key("pipeline", "p", 5)]),
+            (8, vec![key("dialect", "d", 10)], vec![key("pipeline", "q", 8)]),
+            (12, vec![key("topic", "z", 12), key("dialect", "a", 12)], vec![]),
+            (13, vec![], vec![]),
+        ];
+        assert_eq!(routes.collect::<Vec<_>>(), expected);
+    }
+
+    #[test]
     fn what_is_wrong_is_told_with_file_and_line() {
         for (text, told) in [
             ("a = 1\nb = ", "f:2: this is not TOML: "),
@@ -216,6 +267,11 @@ mod tests {
             ("topics.x = 1", "f:1: topics: x is no table"),
             ("[topics.x]\ny = {z = 1}", "f:2: y: a table is no value"),
             ("[kafka]\nx = [1]", "f:2: [kafka] x: a list"),
+            ("\n[routes]\npipeline = 1", "f:2: routes is a list of tables: write [[routes]]"),
+            ("\nroutes = 1", "f:2: routes is a list of tables"),
+            ("routes = [1]", "f:1: routes: a rule is a table: write [[routes]]"),
+            ("[[routes]]\n\nmatch = \"x\"", "f:3: match is a table: write match.topic"),
+            ("[[routes]]\nmatch.topic = {x = 1}", "f:2: topic: a table is no value"),
         ] {
             let e = File::parse("f", text).unwrap_err();
             assert!(e.exit_code() == 2 && e.message().starts_with(told), "{text:?}: {e}");

@@ -7,6 +7,7 @@
 
 pub mod check;
 mod file;
+mod routes;
 mod secret;
 mod topics;
 
@@ -17,6 +18,7 @@ use super::Cli;
 use crate::cut::Tables;
 use crate::dialect::Dialects;
 use crate::error::{Error, Result, did_you_mean};
+use crate::routing::{Routing, Rule};
 use crate::topics::TopicSettings;
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command, CommandFactory, FromArgMatches};
@@ -45,10 +47,11 @@ pub struct Config {
     pub file: File,
     pub topics: Vec<TopicSettings>,
     dialect_files: Vec<PathBuf>,
+    pub rules: Vec<Rule>,
     /// Keys that neither flag nor variable stands above.
     used: BTreeSet<String>,
     /// What the command line and the environment say.
-    matches: ArgMatches,
+    pub matches: ArgMatches,
 }
 
 impl Config {
@@ -64,7 +67,8 @@ impl Config {
     fn parse(name: &str, text: &str) -> Result<Self> {
         let file = File::parse(name, text)?;
         check(&file)?;
-        Ok(Self { topics: topics::settings(&file)?, file, ..Self::default() })
+        let (topics, rules) = (topics::settings(&file)?, routes::rules(&file)?);
+        Ok(Self { topics, rules, file, ..Self::default() })
     }
 
     /// The built-in dialects and those of `--dialect-file`, and which topics ask for which.
@@ -91,12 +95,17 @@ impl Config {
         Dialects::with_user_tables(files)?.with_topics(&self.topics)
     }
 
-    /// How records are decoded and routed: [`Self::dialects`], with the pipelines that the file gives to topics.
+    /// How records are decoded and routed: [`Self::dialects`], with the file's rules and the pipelines that it gives to
+    /// topics.
     ///
     /// # Errors
     /// As [`Self::dialects`].
     pub fn tables(&self) -> Result<Tables> {
-        Ok(Tables::of(self.dialects()?, &self.topics))
+        Ok(Tables::of(self.dialects()?, |routing| self.routing(routing)))
+    }
+
+    pub fn routing(&self, of_dialects: Routing) -> Routing {
+        of_dialects.with_topics(&self.topics).with_rules(&self.rules)
     }
 
     /// Where the file has a key that neither flag nor variable stands above.
@@ -218,7 +227,7 @@ fn check(file: &File) -> Result<()> {
         let near = did_you_mean(&setting.key.replace('_', "-"), known.iter().map(String::as_str));
         let of_topics = ["pipeline", "dialects"].contains(&setting.key.as_str());
         let hint = match near.is_empty() {
-            _ if of_topics => ". It belongs into a table of a topic, [topics.\"NAME\"]",
+            _ if of_topics => ". It belongs into a table of a topic, [topics.\"NAME\"], or a rule, [[routes]]",
             true => ". Keys are the long names of options that have a variable DLQ_ARCHIVER_*",
             false => near.as_str(),
         };
