@@ -129,4 +129,7 @@ golden! {
     streams: "streams",
     spring_dlt: "spring-dlt",
     spring_retry_topics: "spring-retry-topics",
+    connect_stages: "connect-stages",
+    spring_key: "spring-key",
+    streams_keys: "streams-keys",
 }

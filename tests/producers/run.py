@@ -91,15 +91,20 @@ def consume(topic, partitions):
     return out
 
 
+def log_end(consumer, topic, partition):
+    try:
+        return consumer.get_watermark_offsets(kafka.TopicPartition(topic, partition), 10)[1]
+    except kafka.KafkaException:  # a topic this new may have no leader yet
+        return 0
+
+
 def wait_for(wanted, process):
     """Until each partition has as many dead letters as are expected."""
     consumer = kafka.Consumer({"bootstrap.servers": BROKERS, "group.id": "producers-check"})
     end = time.monotonic() + PATIENCE
     try:
         while True:
-            have = {}
-            for topic, partition in wanted:
-                have[topic, partition] = consumer.get_watermark_offsets(kafka.TopicPartition(topic, partition), 10)[1]
+            have = {at: log_end(consumer, *at) for at in wanted}
             if all(have[at] >= count for at, count in wanted.items()):
                 return
             if process.poll() is not None:
