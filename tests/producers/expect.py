@@ -41,10 +41,12 @@ class Source:
 
 
 def merged(common, record, sources, lists):
-    """[common] with a record's own over it; `null` lists what of [common] is null here. A text in `added` stands for a list
-    of [headers]; `source_*` can be named like a column."""
+    """[common] with a record's own over it; `null` lists what of [common] is null here. A text in `front` and `added`
+    stands for a list of [headers]; `source_*` can be named like a column."""
     out = {k: v for k, v in common.items() if k not in record.get("null", [])} | record
-    out["added"] = [h for item in out["added"] for h in (lists[item] if isinstance(item, str) else [item])]
+    for place in ("front", "added"):
+        items = out.get(place, [])
+        out[place] = [h for item in items for h in (lists[item] if isinstance(item, str) else [item])]
     if "source" in out:
         topic, partition, offset = out["source"].rsplit("/", 2)
         out |= {"source_topic": topic, "source_partition": int(partition), "source_offset": int(offset)}
@@ -146,20 +148,21 @@ def differences(record, rows, sources, decoded):
         if payload(row, what) != wanted:
             out.append(f"{id}: {what}: expected {wanted}, is {payload(row, what)}")
 
-    wanted = [(name, value) for name, value in source.headers] if "headers" in copies else []
-    own, added = len(wanted), [(name, value) for name, value in record["added"]]
-    names = [name for name, _ in wanted + added]
     known = record | ({c: row[c] for c in DECODED} if decoded else {})
+    own = [(name, value, False) for name, value in source.headers] if "headers" in copies else []
+    front, added = ([(name, value, True) for name, value in record[place]] for place in ("front", "added"))
+    wanted = front + own + added
+    names = [name for name, _, _ in wanted]
     headers = archived_headers(row)
     if record.get("order", True) is False:  # written from a map
         headers.sort(key=lambda h: names.index(h[0]) if h[0] in names else len(names))
     if [name for name, _ in headers] != names:
         out.append(f"{id}: headers: expected {names}, are {[(n, short(v)) for n, v in headers]}")
     else:
-        for i, (name, value) in enumerate(headers):
-            agree = value == wanted[i][1] if i < own else header_agrees(added[i - own][1], value, known)
+        for (name, value), (_, what, is_added) in zip(headers, wanted):
+            agree = header_agrees(what, value, known) if is_added else value == what
             if not agree:
-                out.append(f"{id}: header {name}: expected {(wanted + added)[i][1]}, is {short(value)}")
+                out.append(f"{id}: header {name}: expected {what}, is {short(value)}")
 
     columns = {"failure_key": failure_key(record), "prior_restores": 0} | {c: record[c] for c in DECODED if c in record}
     for column in DECODED if decoded else []:
