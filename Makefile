@@ -3,16 +3,19 @@
 .DEFAULT_GOAL := help
 SEEDS ?= 10000
 FUZZ_SECONDS ?= 300
-.PHONY: help demo test sim chaos bench fuzz lint fmt up down
+.PHONY: help demo test test-producers sim chaos bench fuzz lint fmt up down
 
 help: ## list these targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-6s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: ## archive, query and restore on an embedded broker and a local folder; needs Rust and a C toolchain only
 	@cargo run --release --quiet -- demo
 
 test: ## all tests, against a real Kafka and S3 that it starts and stops; ARGS='...' go to cargo test
 	@tests/run.sh $(ARGS)
+
+test-producers: ## Kafka Connect, Streams, share groups, Spring, Watermill dead-letter for real; ARGS='spring' runs one
+	@tests/producers/run.sh $(ARGS)
 
 sim: ## the real code under simulated faults (SEEDS=10000 of them), and the protocols' models over larger instances
 	@SIM_SEEDS=$(SEEDS) cargo test --release --quiet --test sim -- --nocapture

@@ -155,7 +155,9 @@ golden! {
     spring_retry_topics: "spring-retry-topics",
     spring_cloud_stream: "spring-cloud-stream",
     smallrye: "smallrye",
+    smallrye_captured: "smallrye-captured",
     watermill: "watermill",
+    watermill_captured: "watermill-captured",
     karafka: "karafka",
     karafka_original: "karafka-original",
     micronaut: "micronaut",
@@ -166,4 +168,7 @@ golden! {
     lambda: "lambda",
     neo4j: "neo4j",
     chain: "chain",
+    connect_stages: "connect-stages",
+    spring_key: "spring-key",
+    streams_keys: "streams-keys",
 }

@@ -209,18 +209,27 @@ impl<'a> Decoder<'a, '_> {
         columns
     }
 
-    /// Reads picked hits into the columns that are still empty; slots are in the order of preference.
+    /// Reads picked hits into the columns that are still empty, a field's in the order of preference.
     fn read(&mut self, t: usize, picked: &[Option<usize>], columns: &mut Columns<'a>) {
-        let (index, walk) = (self.index, self.walk);
+        let (slots, hits) = (&self.index.slots[t], &self.walk.found[t].hits);
+        let mut order: Vec<(usize, &Hit<'a>)> = picked.iter().flatten().map(|&i| (hits[i].slot, &hits[i])).collect();
+        if slots.iter().any(|s| s.newest_first) {
+            let newest = self.tables[t].newest;
+            order.sort_by_key(|&(slot, hit)| match (slots[slot].newest_first, newest) {
+                (false, _) => (slots[slot].field, slot),
+                (true, Which::First) => (slots[slot].field, hit.position),
+                (true, Which::Last) => (slots[slot].field, usize::MAX - hit.position),
+            });
+        }
         // A field can be settled and null.
         let mut settled = [false; Field::ALL.len()];
-        for (slot, hit) in index.slots[t].iter().zip(picked) {
+        for (slot, hit) in order {
+            let slot = &slots[slot];
             let field = slot.field;
-            let Some(hit) = hit else { continue };
             if settled[field as usize] || *columns.get(field) != Value::None {
                 continue;
             }
-            if let Some(value) = self.read_slot(slot, &walk.found[t].hits[*hit]) {
+            if let Some(value) = self.read_slot(slot, hit) {
                 columns.set(field, value);
                 settled[field as usize] = true;
             }
@@ -241,12 +250,10 @@ impl<'a> Decoder<'a, '_> {
                 };
                 return self.cut(slot, text);
             }
-            FieldKind::Integer => value::integer_field(&bytes, encoding, slot.source.add, slot.field).map(Value::Int),
-            FieldKind::Time => {
-                value::time_field(&bytes, encoding, slot.source.unit).map(|us| us.map_or(Value::None, Value::Int))
-            }
+            FieldKind::Integer => value::integer_field(&bytes, encoding, slot.source.add, slot.field),
+            FieldKind::Time => value::time_field(&bytes, encoding, slot.source.unit),
         };
-        Some(read.unwrap_or_else(|what| {
+        Some(read.map(|n| n.map_or(Value::None, Value::Int)).unwrap_or_else(|what| {
             self.notes.add(header, what);
             Value::None
         }))
@@ -297,7 +304,9 @@ impl<'a> Decoder<'a, '_> {
                 TimeRule::RecordIfCreateTime => raw.timestamp_type == TimestampType::CreateTime,
                 TimeRule::RecordIfLogAppendTime => raw.timestamp_type == TimestampType::LogAppendTime,
             };
-            if !applies || *columns.get(field) != Value::None {
+            // Where nothing came from anywhere, there is no original whose time it could be.
+            let nobodys = field == Field::OriginTimestamp && *columns.get(Field::OriginTopic) == Value::None;
+            if !applies || nobodys || *columns.get(field) != Value::None {
                 continue;
             }
             match value::kafka_time(raw.timestamp_ms) {
@@ -326,7 +335,7 @@ impl<'a> Decoder<'a, '_> {
     fn prior_restores(&mut self) -> i32 {
         let Some(value) = self.walk.restore_count else { return 0 };
         let count = value::integer_field(value.unwrap_or_default(), Encoding::Decimal, 0, Field::Attempts);
-        count.ok().and_then(|n| n.try_into().ok()).unwrap_or_else(|| {
+        count.ok().flatten().and_then(|n| n.try_into().ok()).unwrap_or_else(|| {
             self.notes.add(RESTORE_COUNT, "not a count");
             0
         })

@@ -4,7 +4,7 @@
 //! Invariant: each header is looked at once, whatever the number of tables.
 
 use super::json::Paths;
-use super::table::{Code, Field, Original, Source, Table};
+use super::table::{Code, Field, Original, Prefer, Source, Table};
 use super::value::Notes;
 use super::{code, uber};
 use crate::record::RawRecord;
@@ -24,6 +24,8 @@ pub(crate) struct Slot {
     pub source: Source,
     /// Repeated with each failure, so a part of a hop.
     pub in_hop: bool,
+    /// Of the field's headers the newest is preferred, not the first that is listed.
+    pub newest_first: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -119,7 +121,8 @@ impl Index {
                     let mut source = source.clone();
                     source.encoding = Some(rule.encoding_of(field, &source));
                     let in_hop = !field.is_event() && !table.replaced.contains(&field);
-                    table_slots.push(Slot { field, source, in_hop });
+                    let newest_first = rule.prefer == Prefer::Newest;
+                    table_slots.push(Slot { field, source, in_hop, newest_first });
                 }
             }
             slots.push(table_slots);

@@ -6,9 +6,10 @@
 //! many bytes; a null field is the length `ff ff ff ff` and no bytes. Numbers are decimal ASCII, times such numbers in
 //! microseconds. The sequence is
 //!
-//! - for a failure whose table's `failure_key` is known (every field that is not optional has a value): the text
-//!   `failure`, the dialect's name, then the table's `failure_key.fields` in their order. Of several failures on a
-//!   record the oldest whose key is known counts, so that the key stays when a dead letter is dead-lettered again;
+//! - for a failure whose table's `failure_key` is known (every field that is not optional has a value, and not an empty
+//!   text, which tells no two failures apart): the text `failure`, the dialect's name, then the table's
+//!   `failure_key.fields` in their order. Of several failures on a record the oldest whose key is known counts, so that
+//!   the key stays when a dead letter is dead-lettered again;
 //! - else: the text `record`, then the record's own topic, partition and offset.
 
 use super::table::{Field, Table};
@@ -37,7 +38,9 @@ impl Key {
 pub(crate) fn of_failure<'c>(table: &Table, column: impl Fn(Field) -> &'c Value<'c>) -> Option<[u8; 16]> {
     let rule = &table.failure_key;
     // Before anything is hashed: many failures without a key cost nothing then.
-    if rule.fields.iter().any(|f| *column(*f) == Value::None && !rule.optional.contains(f)) {
+    let nothing =
+        |f: Field| matches!(column(f), Value::None) || matches!(column(f), Value::Text(text) if text.is_empty());
+    if rule.fields.iter().any(|f| nothing(*f) && !rule.optional.contains(f)) {
         return None;
     }
     let mut key = Key::default();

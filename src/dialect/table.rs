@@ -165,6 +165,17 @@ pub(crate) enum Which {
     Last,
 }
 
+/// Which of the different headers of `from` fills the field.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Prefer {
+    /// The first in the list.
+    #[default]
+    Listed,
+    /// The newest by its place on the record.
+    Newest,
+}
+
 /// What an integer in a timestamp field counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -236,8 +247,10 @@ impl<'de> Deserialize<'de> for Source {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct FieldRule {
-    /// The first of these that the record has fills the field.
+    /// The first of these that the record has fills the field, or the newest, by `prefer`.
     pub from: Vec<Source>,
+    #[serde(default)]
+    pub prefer: Prefer,
     pub encoding: Option<Encoding>,
     /// Which of several same-named headers of a replaced or event field; by default the table's newest.
     pub pick: Option<Which>,

@@ -113,6 +113,61 @@ fn spring_key_failures_in_retry_topics_have_a_prefix_of_their_own() {
 }
 
 #[test]
+fn a_keys_failure_is_not_told_with_the_text_of_an_earlier_listeners() {
+    let (first, second) = (0i64.to_be_bytes(), 7i64.to_be_bytes());
+    let d = builtin(&[
+        h("kafka_dlt-exception-fqcn", "Wrapper"),
+        h("kafka_dlt-exception-message", "listener"),
+        h("kafka_dlt-original-topic", "mail"),
+        (b"kafka_dlt-original-offset", Some(&first)),
+        h("kafka_dlt-key-exception-fqcn", "E"),
+        h("kafka_dlt-exception-cause-fqcn", "Cause"),
+        h("kafka_dlt-key-exception-message", "bad key"),
+        h("kafka_dlt-original-topic", "mail-dlt"),
+        (b"kafka_dlt-original-offset", Some(&second)),
+    ]);
+    assert_eq!((d.error_class.as_deref(), d.error_message.as_deref()), (Some("Cause"), Some("bad key")));
+    assert_eq!((d.origin_topic.as_deref(), d.origin_offset), (Some("mail-dlt"), Some(7)));
+}
+
+#[test]
+fn the_newest_of_several_headers_is_the_first_where_they_are_prepended() {
+    let decode = |newest: &str, headers: &[H<'_>]| {
+        let text = format!(
+            "name = \"t\"\ndescription = \"d\"\nnewest = \"{newest}\"\nreplaced = [\"error_message\"]\n[detect]\nany = [\"a\", \"b\"]\n\
+             [fields]\nerror_message = {{ prefer = \"newest\", from = [\"a\", \"b\"] }}\n"
+        );
+        decode(&Dialects::from_tables([("t.toml", text.as_str())]).unwrap(), headers)
+            .error_message
+            .map(|m| m.into_owned())
+    };
+    let both = [h("a", "1"), h("b", "2")];
+    assert_eq!(decode("last", &both).as_deref(), Some("2"));
+    assert_eq!(decode("first", &both).as_deref(), Some("1"));
+    assert_eq!(decode("last", &[h("a", "1"), (b"b", None)]).as_deref(), Some("1"), "null is passed over");
+}
+
+#[test]
+fn an_empty_text_is_no_failures_identity() {
+    let keys =
+        |id: &str| builtin(&[h("ce_knativeerrordest", "http://x/"), h("ce_source", "s"), h("ce_id", id)]).failure_key;
+    assert_eq!(keys(""), key_of(&["record", "t-dlq", "0", "5"]));
+    assert_eq!(keys("7"), key_of(&["failure", "knative", "http://x/", "s", "7"]));
+}
+
+#[test]
+fn a_record_of_nowhere_has_no_origin() {
+    let d = builtin(&[
+        h("__streams.errors.exception", "E"),
+        (b"__streams.errors.topic", None),
+        h("__streams.errors.partition", "-1"),
+        h("__streams.errors.offset", "-1"),
+    ]);
+    assert_eq!((d.origin_partition, d.origin_offset, d.origin_timestamp_us), (None, None, None));
+    assert!(d.problems.is_empty(), "{:?}", d.problems);
+}
+
+#[test]
 fn spring_attempts_are_those_made() {
     let attempts = |value: &[u8]| builtin(&[(b"retry_topic-attempts", Some(value)), h("kafka_dlt-x", "")]);
     assert_eq!(attempts(&[4]).attempts, Some(3));
@@ -230,7 +285,7 @@ fn text_is_made_valid_and_said_so() {
     let d = builtin(&[
         (b"__connect.errors.exception.message", Some(b"a\0b\xffc")),
         (b"__connect.errors.topic", Some(b"")),
-        h("__connect.errors.partition", "-1"),
+        h("__connect.errors.partition", "-2"),
         h("dlq-archiver-restore-count", "1"),
         h("dlq-archiver-restore-count", "2"),
     ]);

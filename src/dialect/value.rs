@@ -126,15 +126,24 @@ fn integer(bytes: &[u8], encoding: Encoding) -> Result<i64, &'static str> {
     }
 }
 
-/// The value of an integer field, within the field's bounds.
-pub(crate) fn integer_field(bytes: &[u8], encoding: Encoding, add: i32, field: Field) -> Result<i64, &'static str> {
-    let n = integer(bytes, encoding)?.checked_add(i64::from(add)).ok_or("out of range")?;
+/// The value of an integer field, within the field's bounds; `Ok(None)` for a partition or offset -1, which is Kafka's "none".
+pub(crate) fn integer_field(
+    bytes: &[u8],
+    encoding: Encoding,
+    add: i32,
+    field: Field,
+) -> Result<Option<i64>, &'static str> {
+    let n = integer(bytes, encoding)?;
+    if n == -1 && field.is_position() {
+        return Ok(None);
+    }
+    let n = n.checked_add(i64::from(add)).ok_or("out of range")?;
     let bounds = match field {
         Field::OriginOffset => 0..=i64::MAX,
         Field::ErrorCode => i64::from(i32::MIN)..=i64::from(i32::MAX),
         _ => 0..=i64::from(i32::MAX),
     };
-    if bounds.contains(&n) { Ok(n) } else { Err("out of range") }
+    if bounds.contains(&n) { Ok(Some(n)) } else { Err("out of range") }
 }
 
 /// Microseconds since 1970 of a time field; `Ok(None)` for -1, which is Kafka's "no timestamp".
@@ -201,11 +210,14 @@ mod tests {
     #[test]
     fn integers_are_bounded_by_their_field() {
         let field = |bytes, field| integer_field(bytes, Encoding::Decimal, 0, field);
-        assert_eq!(field(b"-1", Field::OriginPartition), Err("out of range"));
-        assert_eq!(field(b"-1", Field::OriginOffset), Err("out of range"));
+        assert_eq!(field(b"-1", Field::OriginPartition), Ok(None));
+        assert_eq!(field(b"-1", Field::OriginOffset), Ok(None));
+        assert_eq!(field(b"-1", Field::Attempts), Err("out of range"));
+        assert_eq!(field(b"-2", Field::OriginPartition), Err("out of range"));
+        assert_eq!(field(b"-2", Field::OriginOffset), Err("out of range"));
         assert_eq!(field(b"2147483648", Field::OriginPartition), Err("out of range"));
-        assert_eq!(field(b"2147483648", Field::OriginOffset), Ok(2_147_483_648));
-        assert_eq!(field(b"-7", Field::ErrorCode), Ok(-7));
+        assert_eq!(field(b"2147483648", Field::OriginOffset), Ok(Some(2_147_483_648)));
+        assert_eq!(field(b"-7", Field::ErrorCode), Ok(Some(-7)));
         assert_eq!(integer_field(b"0", Encoding::Decimal, -1, Field::Attempts), Err("out of range"));
         assert_eq!(
             integer_field(b"-9223372036854775808", Encoding::Decimal, -1, Field::ErrorCode),
