@@ -114,6 +114,16 @@ impl Dialects {
         self.tables.iter().map(|t| t.name.as_str())
     }
 
+    /// Whether records of this dialect may be without what the original had: [`PayloadState::NotCopied`] or
+    /// [`PayloadState::CopiedBare`]. True for a dialect that these tables do not know.
+    pub fn may_lack_original(&self, name: &str) -> bool {
+        let table = self.tables.iter().find(|t| t.name == name);
+        table.map_or(name != UNKNOWN, |t| {
+            let p = &t.payload;
+            [p.null_key_and_value, p.null_value, p.otherwise].into_iter().any(PayloadState::lacks_original)
+        })
+    }
+
     /// A dialect's one-line description and its table's TOML text.
     pub fn show(&self, name: &str) -> Option<(&str, &str)> {
         let i = self.tables.iter().position(|t| t.name == name)?;
