@@ -73,7 +73,7 @@ fn memory(text: &str) -> Result<usize, String> {
 }
 
 pub async fn run(args: Args, config: &Config) -> Result<u8> {
-    let options = Options { filter: args.filter.filter()?, again: args.again, memory: args.memory };
+    let options = Options { filter: args.filter.filter()?, again: args.again, memory: args.memory, deadline: None };
     let brokers = Brokers::new(&args.kafka.connection(config)?, args.refetch_timeout)?;
     let store = args.store.open(false).await?;
     let catalog = Catalog::open(store.clone()).await?;

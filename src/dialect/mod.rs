@@ -17,7 +17,7 @@ pub(crate) use code::host_label;
 pub(crate) use table::{Field, PipelineSource};
 
 use crate::error::{Error, Result};
-use crate::record::{Decoded, RawRecord};
+use crate::record::{Decoded, PayloadState, RawRecord};
 use decode::Decoder;
 use index::Index;
 use sha2::{Digest, Sha256};

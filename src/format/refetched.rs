@@ -101,6 +101,25 @@ pub struct Source<'a> {
     pub offset: i64,
 }
 
+impl Source<'_> {
+    pub fn into_owned(self) -> Source<'static> {
+        Source {
+            topic: Cow::Owned(self.topic.into_owned()),
+            topic_id: self.topic_id.map(|id| Cow::Owned(id.into_owned())),
+            partition: self.partition,
+            offset: self.offset,
+        }
+    }
+}
+
+/// An original that was read again, and where it was.
+#[derive(Debug, Clone, Copy)]
+pub struct Original<'a> {
+    pub topic: &'a str,
+    pub partition: i32,
+    pub raw: RawRecord<'a>,
+}
+
 /// One row.
 #[derive(Debug, Clone)]
 pub struct Row<'a> {

@@ -3,6 +3,7 @@
 //! Owns the questions in their order: topics, logs, records, and once more the topics, so that one that was made anew
 //! while it was read is not taken for the one before. Writes nothing. Invariant: who got no answer is not answered.
 
+use super::Options;
 use super::brokers::Brokers;
 use super::judge::{self, Failed, Identity, Sighting, Sightings};
 use crate::catalog::Cut;
@@ -109,13 +110,13 @@ impl Chunk {
         Self { cuts, origins }
     }
 
-    /// Looks for all of them, topic by topic. `take` gets what was answered, before more is read than `memory` has room
+    /// Looks for all of them, topic by topic. `take` gets what was answered, before more is read than the memory has room
     /// for; whether to go on is its answer.
     pub async fn look(
         self,
         brokers: &Brokers,
         sightings: &mut Sightings,
-        memory: usize,
+        options: &Options,
         mut take: impl AsyncFnMut(&Cuts, Answers) -> Result<ControlFlow<()>>,
     ) -> Result<Vec<Unanswered>> {
         let mut unanswered = Vec::new();
@@ -126,7 +127,7 @@ impl Chunk {
         for (name, mut origins) in topics {
             let mut tries = 0;
             while !origins.is_empty() {
-                let looked = look_in(&self.cuts, &name, &mut origins, brokers, sightings, memory).await;
+                let looked = look_in(&self.cuts, &name, &mut origins, brokers, sightings, options).await;
                 match looked {
                     Ok(answers) if !answers.all.is_empty() => {
                         tries = 0;
@@ -166,7 +167,7 @@ async fn look_in(
     origins: &mut Origins,
     brokers: &Brokers,
     sightings: &mut Sightings,
-    memory: usize,
+    options: &Options,
 ) -> Result<Answers> {
     let at_ms = now_us() / 1000;
     let Some(found) = brokers.find(name).await? else {
@@ -182,7 +183,7 @@ async fn look_in(
     let logs = brokers.logs(partitions).await?;
     let read = Reading { cuts, topic: &topic, by_id: *topic.name != *name, logs: &logs, sightings };
     let mut answers = read.unread(origins)?;
-    let batch = read.read(origins, brokers, memory, &mut answers).await?;
+    let batch = read.read(origins, brokers, options, &mut answers).await?;
     let again = brokers.find(name).await?;
     if again.and_then(|t| t.id).as_deref() != topic.id.as_deref() {
         return Err(Error::unavailable(format!("topic {name} was made anew while it was read")));
@@ -273,7 +274,7 @@ impl Reading<'_> {
         &self,
         origins: &Origins,
         brokers: &Brokers,
-        memory: usize,
+        options: &Options,
         answers: &mut Vec<Answer>,
     ) -> Result<RawBatch> {
         let mut wanted = Vec::new();
@@ -284,7 +285,7 @@ impl Reading<'_> {
             offsets.dedup();
             wanted.push(Wanted { tp: TopicPartition::new(&*self.topic.name, *partition), offsets });
         }
-        let brokers = brokers.clone();
+        let (brokers, options) = (brokers.clone(), options.clone());
         let (batch, found, failed) = blocking(move || {
             let (mut batch, mut found) = (RawBatch::new(), HashMap::new());
             let read = brokers.read(wanted, &mut |tp, offset, message| {
@@ -292,10 +293,8 @@ impl Reading<'_> {
                     message.copy_into(&mut batch)?;
                 }
                 found.insert((tp.partition, offset), message.map(|_| batch.len() - 1));
-                Ok(match batch.memory() < memory {
-                    true => ControlFlow::Continue(()),
-                    false => ControlFlow::Break(()),
-                })
+                let full = batch.memory() >= options.memory || options.is_over();
+                Ok(if full { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
             });
             Ok((batch, found, read.err()))
         })

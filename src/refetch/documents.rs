@@ -53,6 +53,13 @@ pub struct ObjectDoc {
     pub states: BTreeMap<State, u64>,
 }
 
+impl ObjectDoc {
+    /// Rows that have an original.
+    pub fn refetched_rows(&self) -> u64 {
+        self.states.get(&State::Refetched).copied().unwrap_or(0)
+    }
+}
+
 /// A file of originals, its offsets read.
 #[derive(Debug, Clone)]
 pub struct Sidecar {

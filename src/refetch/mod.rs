@@ -3,7 +3,7 @@
 //!
 //! An original's way: [`crate::catalog`] reads the dead letters, a [`chunk`] of them at a time looks in the source topics
 //! ([`brokers`]), [`judge`] says whether what is there is the original, [`writing`] keeps it. [`documents`] are the lists of
-//! what is kept, [`index`] reads them.
+//! what is kept, [`index`] reads them, and [`originals`] what is kept.
 //!
 //! Owns what is looked for, and how much at a time. Invariants: data objects and the ledger stay as they are; what was not
 //! answered is looked for again by the next run.
@@ -11,8 +11,10 @@
 mod brokers;
 mod chunk;
 pub mod documents;
+pub mod follow;
 pub mod index;
 pub mod judge;
+pub mod originals;
 mod writing;
 
 pub use brokers::Brokers;
@@ -34,6 +36,7 @@ use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Instant;
 use writing::Writer;
 
 /// Dead letters that are looked at together before the size of an original is known, and at most.
@@ -47,6 +50,14 @@ pub struct Options {
     pub again: bool,
     /// Bytes of originals that are held at a time.
     pub memory: usize,
+    /// What was not looked for by then is left to the next run.
+    pub deadline: Option<Instant>,
+}
+
+impl Options {
+    fn is_over(&self) -> bool {
+        self.deadline.is_some_and(|deadline| Instant::now() >= deadline)
+    }
 }
 
 /// How far it is; read by the progress display.
@@ -77,7 +88,7 @@ pub struct Outcome {
     pub unanswered: Vec<Unanswered>,
     /// Fetch requests to the brokers.
     pub fetches: u64,
-    /// Asked to stop before the end.
+    /// Asked to stop before the end, or out of time.
     pub stopped: bool,
 }
 
@@ -153,7 +164,7 @@ async fn refetch(
         }
     }
     if !run.outcome.stopped {
-        run.look().await?;
+        let _ = run.look().await?;
     }
     let brokers = brokers.clone();
     run.outcome.fetches = crate::host::blocking(move || Ok(brokers.fetches())).await?;
@@ -187,7 +198,8 @@ impl Run<'_> {
 
     /// Takes the open dead letters of one cut; looks for originals whenever enough of them have come together.
     async fn add(&mut self, cut: Cut, known: Known) -> Result<ControlFlow<()>> {
-        let (cut, known) = (Arc::new(cut), self.adopt(&cut, known).await?);
+        let cut = Arc::new(cut);
+        let known = self.adopt(&cut, known).await?;
         let mut open = self.open(&cut, &known).into_iter().peekable();
         if open.peek().is_none() {
             return Ok(ControlFlow::Continue(()));
@@ -252,10 +264,10 @@ impl Run<'_> {
             *seen = (seen.0 + answers.all.len() as u64, seen.1 + bytes);
             counters.answered.fetch_add(answers.all.len() as u64, Relaxed);
             outcome.written.add(&writer.write(cuts, known, answers).await?);
-            outcome.stopped |= stage.get() > Stage::Running;
+            outcome.stopped |= stage.get() > Stage::Running || options.is_over();
             Ok(if outcome.stopped { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
         };
-        let unanswered = chunk.look(self.brokers, &mut self.sightings, options.memory, take).await?;
+        let unanswered = chunk.look(self.brokers, &mut self.sightings, options, take).await?;
         self.outcome.unanswered.extend(unanswered);
         let done = self.cuts.len().saturating_sub(1);
         self.cuts.drain(..done);

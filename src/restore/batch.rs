@@ -1,8 +1,7 @@
 //! Records that are sent together. Pure.
 
 use super::plan::{Place, Rules, Skip, Verdict};
-use crate::format::ArchivedRecord;
-use crate::record::{RawBatch, RecordId};
+use crate::record::{RawBatch, RawRecord, RecordId};
 
 /// A batch is full when the first of these is reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,11 +45,10 @@ impl Batcher {
         Self { limits, open: Batch::at(start) }
     }
 
-    /// Takes the next record; gives a batch when one is full.
-    pub fn push(&mut self, rules: &Rules<'_>, record: &ArchivedRecord<'_>, verdict: Verdict) -> Option<Batch> {
+    /// Takes the next record, `raw` being what is restored of it; gives a batch when one is full.
+    pub fn push(&mut self, rules: &Rules<'_>, id: &RecordId, raw: &RawRecord<'_>, verdict: Verdict) -> Option<Batch> {
         match verdict {
             Verdict::Send(place) => {
-                let raw = &record.raw;
                 let headers = rules.headers(raw);
                 self.open.raw.push(
                     raw.offset,
@@ -61,9 +59,9 @@ impl Batcher {
                     raw.value,
                     headers.into_iter(),
                 );
-                self.open.rows.push((record.id.clone(), place));
+                self.open.rows.push((id.clone(), place));
             }
-            Verdict::Skip(skip) if skip.why.is_failure() => self.open.skipped.push((record.id.clone(), skip)),
+            Verdict::Skip(skip) if skip.why.is_failure() => self.open.skipped.push((id.clone(), skip)),
             Verdict::Skip(_) => {}
         }
         self.open.end += 1;

@@ -9,6 +9,7 @@ use crate::dialect::{Dialects, restore_target};
 use crate::error::{Error, Result};
 use crate::filter::FilterDoc;
 use crate::format::ArchivedRecord;
+use crate::format::refetched::Original;
 use crate::ledger::sha256_hex;
 use crate::record::{Header, PayloadState, RawRecord};
 use serde::{Deserialize, Serialize};
@@ -117,6 +118,9 @@ pub struct PlanCut {
     /// Matching records.
     pub selected: u64,
     pub objects: Vec<PlanObject>,
+    /// Files of originals that take the place of dead letters.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub refetched: Vec<PlanObject>,
 }
 
 /// `restores/<id>/plan.json`: fixed before the first record is sent.
@@ -234,7 +238,10 @@ impl Why {
                 "finish that restore with --resume ID. If it was taken over, compare restores/ID/sent with the target, and \
                  send what is missing there with --record-id and --include-restored"
             }
-            Self::NotCopied => "nothing to send: copying is switched on where the records are dead-lettered",
+            Self::NotCopied => {
+                "`dlq-archiver refetch` reads them from the topics that they came from, as long as those have them; then give \
+                 the command again. Copying is switched on where the records are dead-lettered"
+            }
             Self::UnknownOrigin => "name the target with --to TOPIC",
             Self::DeadLetterTarget => {
                 "name another with --to TOPIC; --allow-dead-letter-target sends it there all the same"
@@ -321,12 +328,18 @@ impl Rules<'_> {
         !self.options.allow_dead_letter_target && (self.archived.contains(topic) || is_dead_letter_name(topic))
     }
 
-    /// What becomes of a record.
-    pub fn decide(&self, record: &ArchivedRecord<'_>, past: PastPartition<'_>) -> Verdict {
-        let (id, raw) = (&record.id, &record.raw);
-        let decoded = self.dialects.decode(&id.topic, id.partition, raw);
+    /// What becomes of a record. With its original, that is what is restored.
+    pub fn decide(
+        &self,
+        record: &ArchivedRecord<'_>,
+        original: Option<&Original<'_>>,
+        past: PastPartition<'_>,
+    ) -> Verdict {
+        let id = &record.id;
+        let decoded = self.dialects.decode(&id.topic, id.partition, &record.raw);
         // The archive's column, too: the tables may have learned since, or forgotten.
-        if [decoded.payload_state, record.decoded.payload_state].contains(&PayloadState::NotCopied) {
+        let states = [decoded.payload_state, record.decoded.payload_state];
+        if original.is_none() && states.contains(&PayloadState::NotCopied) {
             return Verdict::skip(Why::NotCopied, None);
         }
         if !self.options.include_restored {
@@ -337,7 +350,13 @@ impl Rules<'_> {
                 return Verdict::Skip(Skip { why, target, restore_id });
             }
         }
-        let origin = restore_target(&decoded);
+        // An original may have been dead-lettered before: then it has a true origin of its own.
+        let first = original.map(|o| self.dialects.decode(o.topic, o.partition, &o.raw));
+        let origin = match (&first, original) {
+            (Some(first), Some(o)) => restore_target(first).or(Some((o.topic, Some(o.partition)))),
+            _ => restore_target(&decoded),
+        };
+        let raw = original.map_or(&record.raw, |o| &o.raw);
         let Some(topic) = self.options.to.as_deref().or(origin.map(|o| o.0)) else {
             return Verdict::skip(Why::UnknownOrigin, None);
         };
