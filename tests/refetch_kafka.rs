@@ -113,7 +113,7 @@ impl World {
             producer.send(record, PATIENCE).unwrap();
         }
         producer.flush(PATIENCE).unwrap();
-        producer.acks().into_iter().for_each(|ack| drop(ack.result.unwrap()));
+        producer.acks().into_iter().for_each(|ack| assert!(ack.result.is_ok()));
     }
 
     /// Writes dead letters as a share group does (Kafka 4.4), and archives them.

@@ -16,7 +16,7 @@ use crate::kafka::Connection;
 use crate::refetch::Brokers;
 use crate::refetch::follow::Follow;
 use crate::stage::StageReceiver;
-use crate::store::{Measured, Requests};
+use crate::store::{Measured, Requests, Store};
 use crate::topics::TopicSettings;
 use clap::ValueEnum;
 use std::sync::Arc;

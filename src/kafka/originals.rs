@@ -169,7 +169,9 @@ impl OriginalsReader {
     }
 
     fn begin(&self, parts: &[Part]) -> Result<()> {
-        self.consumer.read_from(parts.iter().filter_map(|p| Some((&p.tp, p.wanted()?, -1))))
+        self.consumer.read_from(parts.iter().filter_map(|p| Some((&p.tp, p.wanted()?, -1))))?;
+        // A pause outlives an assignment.
+        self.consumer.resume(&parts.iter().map(|p| p.tp.clone()).collect::<Vec<_>>())
     }
 
     /// Goes on behind `position`; whether nothing is left to do.

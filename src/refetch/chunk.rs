@@ -12,7 +12,7 @@ use crate::format::refetched::State;
 use crate::host::{blocking, now_us};
 use crate::kafka::{Found, Wanted};
 use crate::record::{RawBatch, TopicPartition};
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
@@ -64,8 +64,8 @@ struct Origin {
     failed: Failed,
 }
 
-/// Those of one partition, as dead letters name it, in order of offsets.
-type Origins = BTreeMap<(String, i32), Vec<Origin>>;
+/// Those of one topic, by partition, in order of offsets.
+type Origins = BTreeMap<i32, Vec<Origin>>;
 
 /// A topic as it was found.
 struct Topic {
@@ -88,67 +88,70 @@ impl Topic {
 }
 
 pub(super) struct Chunk {
-    cuts: Cuts,
-    origins: Origins,
+    pub cuts: Cuts,
+    /// Topics that are left, and what is open in each.
+    topics: VecDeque<(String, Origins)>,
+    /// Looks in a row at the first of them that brought nothing.
+    tries: u32,
+}
+
+/// What a look brought.
+pub(super) enum Step {
+    Answered(Answers),
+    Unanswered(Unanswered),
 }
 
 impl Chunk {
     /// Letters that do not tell where they came from are left out.
     pub fn new(cuts: Cuts, letters: &[Letter]) -> Self {
-        let mut origins = Origins::new();
+        let mut topics: BTreeMap<String, Origins> = BTreeMap::new();
         for letter in letters {
             let Some(cut) = cuts.get(letter.cut) else { continue };
             let record = cut.get(letter.record);
-            let d = &record.decoded;
             let Some(((topic, partition), offset)) = origin(&record) else { continue };
-            let failed =
-                Failed { at_ms: d.failed_at_us.map(|us| us / 1000), archived_ms: record.archived_at_us / 1000 };
-            let of_partition = origins.entry((topic.to_owned(), partition)).or_default();
-            of_partition.push(Origin { letter: *letter, offset, failed });
+            let at_ms = record.decoded.failed_at_us.map(|us| us / 1000);
+            let failed = Failed { at_ms, archived_ms: record.archived_at_us / 1000 };
+            let of_topic = topics.entry(topic.to_owned()).or_default();
+            of_topic.entry(partition).or_default().push(Origin { letter: *letter, offset, failed });
         }
-        origins.values_mut().for_each(|o| o.sort_by_key(|o| o.offset));
-        Self { cuts, origins }
+        for of_partition in topics.values_mut().flat_map(BTreeMap::values_mut) {
+            of_partition.sort_by_key(|o| o.offset);
+        }
+        Self { cuts, topics: topics.into_iter().collect(), tries: 0 }
     }
 
-    /// Looks for all of them, topic by topic. `take` gets what was answered, before more is read than the memory has room
-    /// for; whether to go on is its answer.
-    pub async fn look(
-        self,
+    /// Looks for as many as there is memory for; `None` when all were looked for.
+    pub async fn next(
+        &mut self,
         brokers: &Brokers,
         sightings: &mut Sightings,
         options: &Options,
-        mut take: impl AsyncFnMut(&Cuts, Answers) -> Result<ControlFlow<()>>,
-    ) -> Result<Vec<Unanswered>> {
-        let mut unanswered = Vec::new();
-        let mut topics: BTreeMap<String, Origins> = BTreeMap::new();
-        for (tp, origins) in self.origins {
-            topics.entry(tp.0.clone()).or_default().insert(tp, origins);
-        }
-        for (name, mut origins) in topics {
-            let mut tries = 0;
-            while !origins.is_empty() {
-                let looked = look_in(&self.cuts, &name, &mut origins, brokers, sightings, options).await;
-                match looked {
-                    Ok(answers) if !answers.all.is_empty() => {
-                        tries = 0;
-                        if take(&self.cuts, answers).await?.is_break() {
-                            return Ok(unanswered);
-                        }
-                    }
-                    Err(e) if e.is_unavailable() && tries + 1 < TRIES => {
-                        tracing::debug!("{name}: {e}");
-                        tries += 1;
-                    }
-                    other => {
-                        let error = other.err().unwrap_or_else(|| Error::unavailable("no answer"));
-                        let records = origins.values().map(|o| o.len() as u64).sum();
-                        unanswered.push(Unanswered { topic: name.clone(), records, error });
-                        break;
-                    }
+    ) -> Option<Step> {
+        loop {
+            let (name, origins) = self.topics.front_mut()?;
+            if origins.is_empty() {
+                self.topics.pop_front();
+                self.tries = 0;
+                continue;
+            }
+            match look_in(&self.cuts, name, origins, brokers, sightings, options).await {
+                Ok(answers) if !answers.all.is_empty() => {
+                    self.tries = 0;
+                    return Some(Step::Answered(answers));
+                }
+                Err(e) if e.is_unavailable() && self.tries + 1 < TRIES && !options.is_over() => {
+                    tracing::debug!("{name}: {e}");
+                    self.tries += 1;
+                }
+                other => {
+                    let error = other.err().unwrap_or_else(|| Error::unavailable("no answer"));
+                    let (topic, origins) = self.topics.pop_front()?;
+                    self.tries = 0;
+                    let records = origins.values().map(|o| o.len() as u64).sum();
+                    return Some(Step::Unanswered(Unanswered { topic, records, error }));
                 }
             }
         }
-        Ok(unanswered)
     }
 }
 
@@ -173,12 +176,12 @@ async fn look_in(
     let Some(found) = brokers.find(name).await? else {
         let nothing = Topic { name: name.into(), id: None, partitions: BTreeSet::new(), at_ms };
         let all = std::mem::take(origins);
-        let all = all.iter().flat_map(|((_, p), all)| all.iter().map(move |o| (*p, o)));
+        let all = all.iter().flat_map(|(p, all)| all.iter().map(move |o| (*p, o)));
         let all = all.map(|(p, o)| answer(&nothing, p, o, State::TopicMissing, None)).collect();
         return Ok(Answers { all, batch: Arc::default(), sightings: Vec::new() });
     };
     let topic = Topic::new(found, name, at_ms);
-    let partitions = origins.keys().map(|(_, p)| *p).filter(|p| topic.partitions.contains(p));
+    let partitions = origins.keys().copied().filter(|p| topic.partitions.contains(p));
     let partitions = partitions.map(|p| TopicPartition::new(&*topic.name, p)).collect();
     let logs = brokers.logs(partitions).await?;
     let read = Reading { cuts, topic: &topic, by_id: *topic.name != *name, logs: &logs, sightings };
@@ -250,7 +253,7 @@ impl Reading<'_> {
     fn unread(&self, origins: &Origins) -> Result<Vec<Answer>> {
         let mut answers = Vec::new();
         let mut silent = None;
-        for ((_, partition), of_partition) in origins {
+        for (partition, of_partition) in origins {
             let Some(log) = self.log(*partition) else {
                 silent = Some(*partition);
                 continue;
@@ -262,7 +265,7 @@ impl Reading<'_> {
             }
         }
         match silent {
-            Some(partition) if origins.keys().all(|(_, p)| self.log(*p).is_none()) => {
+            Some(partition) if origins.keys().all(|p| self.log(*p).is_none()) => {
                 Err(Error::unavailable(format!("the leader of {}/{partition} does not answer", self.topic.name)))
             }
             _ => Ok(answers),
@@ -278,7 +281,7 @@ impl Reading<'_> {
         answers: &mut Vec<Answer>,
     ) -> Result<RawBatch> {
         let mut wanted = Vec::new();
-        for ((_, partition), of_partition) in origins {
+        for (partition, of_partition) in origins {
             let Some(log) = self.log(*partition) else { continue };
             let mut offsets: Vec<i64> =
                 of_partition.iter().filter(|o| self.is_to_be_read(o, log)).map(|o| o.offset).collect();
@@ -305,7 +308,7 @@ impl Reading<'_> {
         {
             return Err(e);
         }
-        for ((_, partition), of_partition) in origins {
+        for (partition, of_partition) in origins {
             let log = self.log(*partition).flatten();
             for o in of_partition.iter().filter(|o| self.is_to_be_read(o, log)) {
                 let Some(original) = found.get(&(*partition, o.offset)) else { continue };

@@ -14,7 +14,7 @@ use crate::ledger::Manifest;
 use crate::stage::{Stage, StageReceiver};
 use crate::store::Store;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::{RecvError, TryRecvError};
 
@@ -79,7 +79,7 @@ impl Follow {
     }
 
     fn options(&self) -> Options {
-        let deadline = Instant::now().checked_add(self.timeout);
+        let deadline = host::now().checked_add(self.timeout);
         Options { filter: self.filter.clone(), again: false, memory: self.memory, deadline }
     }
 

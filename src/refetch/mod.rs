@@ -25,10 +25,11 @@ use crate::catalog::{Catalog, Cut, Reading, Selected};
 use crate::dialect::Dialects;
 use crate::error::Result;
 use crate::filter::{Filter, is_exact};
+use crate::host;
 use crate::ledger::{DataObject, Manifest};
 use crate::stage::{Stage, StageReceiver};
 use crate::store::Created;
-use chunk::{Answers, Chunk, Letter};
+use chunk::{Chunk, Letter, Step};
 use documents::Known;
 use index::Index;
 use judge::Sightings;
@@ -56,7 +57,7 @@ pub struct Options {
 
 impl Options {
     fn is_over(&self) -> bool {
-        self.deadline.is_some_and(|deadline| Instant::now() >= deadline)
+        self.deadline.is_some_and(|deadline| host::now() >= deadline)
     }
 }
 
@@ -167,7 +168,7 @@ async fn refetch(
         let _ = run.look().await?;
     }
     let brokers = brokers.clone();
-    run.outcome.fetches = crate::host::blocking(move || Ok(brokers.fetches())).await?;
+    run.outcome.fetches = host::blocking(move || Ok(brokers.fetches())).await?;
     Ok(run.outcome)
 }
 
@@ -256,22 +257,28 @@ impl Run<'_> {
     async fn look(&mut self) -> Result<ControlFlow<()>> {
         let letters = std::mem::take(&mut self.letters);
         self.outcome.looked_for += letters.len() as u64;
-        let chunk = Chunk::new(Arc::new(self.cuts.clone()), &letters);
-        let Self { options, known, outcome, counters, stage, seen, .. } = self;
-        let writer = Writer { store: self.catalog.store(), again: options.again };
-        let take = async |cuts: &chunk::Cuts, answers: Answers| {
-            let bytes = answers.batch.memory() as u64;
-            *seen = (seen.0 + answers.all.len() as u64, seen.1 + bytes);
-            counters.answered.fetch_add(answers.all.len() as u64, Relaxed);
-            outcome.written.add(&writer.write(cuts, known, answers).await?);
-            outcome.stopped |= stage.get() > Stage::Running || options.is_over();
-            Ok(if outcome.stopped { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
-        };
-        let unanswered = chunk.look(self.brokers, &mut self.sightings, options, take).await?;
-        self.outcome.unanswered.extend(unanswered);
+        let mut chunk = Chunk::new(Arc::new(self.cuts.clone()), &letters);
+        let writer = Writer { store: self.catalog.store(), again: self.options.again };
+        while let Some(step) = chunk.next(self.brokers, &mut self.sightings, self.options).await {
+            let answers = match step {
+                Step::Answered(answers) => answers,
+                Step::Unanswered(unanswered) => {
+                    self.outcome.unanswered.push(unanswered);
+                    continue;
+                }
+            };
+            let (records, bytes) = (answers.all.len() as u64, answers.batch.memory() as u64);
+            self.seen = (self.seen.0 + records, self.seen.1 + bytes);
+            self.outcome.written.add(&writer.write(&chunk.cuts, &mut self.known, answers).await?);
+            self.counters.answered.fetch_add(records, Relaxed);
+            self.outcome.stopped |= self.stage.get() > Stage::Running || self.options.is_over();
+            if self.outcome.stopped {
+                return Ok(ControlFlow::Break(()));
+            }
+        }
         let done = self.cuts.len().saturating_sub(1);
         self.cuts.drain(..done);
         self.known.drain(..done);
-        Ok(if self.outcome.stopped { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+        Ok(ControlFlow::Continue(()))
     }
 }

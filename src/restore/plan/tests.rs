@@ -187,8 +187,8 @@ fn repeats_of_one_failure_are_counted() {
     for key in [1, 1, 1, 2, 3, 3] {
         let mut record = archived(&batch, 0, PayloadState::Present);
         record.decoded.failure_key = [key; 16];
-        counts.add(&record, &sent_to("orders", None));
-        counts.add(&record, &Verdict::skip(Why::UnknownOrigin, None));
+        counts.add(&record, None, &sent_to("orders", None));
+        counts.add(&record, None, &Verdict::skip(Why::UnknownOrigin, None));
     }
     assert_eq!(counts.repeats, Repeats { records: 5, failures: 2 });
 }
