@@ -116,8 +116,17 @@ impl World {
         producer.acks().into_iter().for_each(|ack| assert!(ack.result.is_ok()));
     }
 
+    fn show(&self, id: &str) -> String {
+        support::run(&["show", "--archive", &self.url(), id]).ok().to_owned()
+    }
+
     /// Writes dead letters as a share group does (Kafka 4.4), and archives them.
     fn fail(&self, letters: &[Letter<'_>], format: &str) {
+        self.send(letters);
+        self.run("archive", &["--once", "--topic", &self.topic_of("dlq"), "--format", format]).ok();
+    }
+
+    fn send(&self, letters: &[Letter<'_>]) {
         let dlq = self.topic_of("dlq");
         let facts: Vec<(i32, Facts)> = (letters.iter())
             .map(|l| {
@@ -133,8 +142,6 @@ impl World {
             })
             .collect();
         self.produce(&dlq, facts.iter().map(|(partition, facts)| (*partition, facts)));
-        let args = ["archive", "--once", "--topic", &dlq, "--archive", &self.url(), "--brokers", &self.brokers];
-        support::run(&[&args[..], &["--format", format]].concat()).ok();
     }
 
     fn url(&self) -> String {
@@ -196,14 +203,15 @@ impl World {
         let (low, high) = admin.watermarks(&tp, PATIENCE).unwrap();
         let mut batch = RawBatch::new();
         if low < high {
-            let copy = |m: &dlq_archiver::kafka::Message<'_>| m.copy_into(&mut batch).map(|()| ControlFlow::Continue(()));
+            let copy =
+                |m: &dlq_archiver::kafka::Message<'_>| m.copy_into(&mut batch).map(|()| ControlFlow::Continue(()));
             RangeReader::new(&self.connection).unwrap().read(&tp, low, high, PATIENCE, copy).unwrap();
         }
         batch
     }
 
     fn verify(&self) {
-        self.run("verify", &[]).ok();
+        support::run(&["verify", "--archive", &self.url()]).ok();
     }
 }
 
@@ -339,7 +347,11 @@ async fn a_topic_that_was_seen_with_another_id_is_known_to_be_made_anew() {
     let records: Vec<Facts> = (0..4).map(|n| plain(n, 10)).collect();
     world.produce(&source, records.iter().map(|r| (0, r)));
     world.fail(&[bare(&source, 0, 0), bare(&source, 0, 1)], "parquet");
-    let first = world.run("list", &["--limit", "0", "-o", "jsonl"]).lines()[0]["record_id"].as_str().unwrap().to_owned();
+    let first =
+        support::run(&["list", "--archive", &world.url(), "--limit", "0", "-o", "jsonl"]).lines()[0]["record_id"]
+            .as_str()
+            .unwrap()
+            .to_owned();
     assert_eq!(world.refetch(&["--record-id", &first])["states"]["refetched"], 1);
     // As if the sighting had been long after the failure: the list's times are moved.
     let list = walk_lists(&world);
@@ -446,5 +458,52 @@ async fn several_at_once_write_each_original_once() {
         Run::from(child.wait_with_output().unwrap()).ok();
     }
     assert_each_once(&world, 4_000);
+    world.verify();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn archive_reads_originals_behind_its_commits_and_status_tells_what_goes() {
+    let Some(brokers) = brokers() else { return };
+    let world = World::new(&brokers, "beside");
+    let (source, dlq) = (world.topic_of("source"), world.topic_of("dlq"));
+    Admin::create_topic(&world.connection, &source, 1, &[("retention.ms", "7200000")]).await.unwrap();
+    world.topic(&dlq, 2).await;
+    let records: Vec<Facts> = (0..3).map(|n| plain(n, 10)).collect();
+    std::thread::sleep(Duration::from_secs(1));
+    world.produce(&source, records.iter().map(|r| (0, r)));
+    world.fail(&[bare(&source, 0, 0), bare(&source, 0, 1)], "parquet");
+    let id = format!("{dlq}/0/0");
+    let advice = |status: &Value| -> Vec<String> {
+        let all = status["advice"].as_array().unwrap().iter();
+        all.filter(|a| a["name"] == "refetch").map(|a| a["text"].as_str().unwrap().to_owned()).collect()
+    };
+    let told = advice(&world.run("status", &["-o", "json", "--topic", &dlq, "--no-probe"]).json());
+    assert!(told.len() == 1 && told[0].contains("in 119 min") && told[0].contains(&source), "{told:?}");
+    let shown = world.show(&id);
+    assert!(shown.contains("original: not looked for yet"), "{shown}");
+    // Nothing new is archived: what is open is found in the ledger.
+    let args = ["--once", "--refetch", "--topic", &dlq];
+    world.run("archive", &args).ok();
+    assert_eq!(world.states(), BTreeMap::from([(State::Refetched, 2)]));
+    let shown = world.show(&id);
+    assert!(
+        shown.contains(&format!("original {source}/0/0: refetched")) && shown.contains("original value"),
+        "{shown}"
+    );
+    // And of a new cut.
+    let record = plain(9, 10);
+    world.produce(&source, [(0, &record)].into_iter());
+    let letter = [bare(&source, 0, 3)];
+    world.send(&letter);
+    world.run("archive", &args).ok();
+    assert_eq!(world.states(), BTreeMap::from([(State::Refetched, 3)]));
+    assert_eq!(
+        advice(&world.run("status", &["-o", "json", "--topic", &dlq, "--no-probe"]).json()),
+        Vec::<String>::new()
+    );
+    let summary = support::run(&["summary", "--archive", &world.url(), "-o", "json"]).json();
+    assert_eq!(summary["refetched"], 3, "{summary}");
+    let list = support::run(&["list", "--archive", &world.url()]);
+    assert!(list.err.contains("3 records without all of the original: 3 read again"), "{list:?}");
     world.verify();
 }

@@ -8,12 +8,14 @@ use super::progress::{Progress, human_bytes};
 use super::{signals, text};
 use crate::archive::cluster::Kafka;
 use crate::archive::{self, Counters, From, Options, Outcome, StoreCreate, StoreUse};
+use crate::catalog::Catalog;
 use crate::cut::CutPolicy;
 use crate::error::{Error, Result};
-use crate::format::{Compression, Format};
 use crate::filter::{Filter, FilterDoc};
+use crate::format::{Compression, Format};
 use crate::kafka::Connection;
 use crate::refetch::Brokers;
+use crate::refetch::expiry::Watch;
 use crate::refetch::follow::Follow;
 use crate::stage::StageReceiver;
 use crate::store::{Measured, Requests, Store};
@@ -24,6 +26,10 @@ use std::time::Duration;
 
 /// Bytes of originals that are held at a time beside the archiving.
 const ORIGINALS: usize = 64 << 20;
+/// Between two lines on originals that Kafka will delete.
+const EXPIRY: Duration = Duration::from_secs(600);
+/// What Kafka deletes within a day is a warning.
+const SOON_MS: i64 = 24 * 3_600_000;
 /// Committed cuts that wait for their originals; of more, all of the ledger is looked at.
 const COMMITTED: usize = 1024;
 
@@ -286,9 +292,12 @@ pub async fn run(args: Args, config: &Config) -> Result<u8> {
         Some(brokers) => Some(follow(&args, &mut options, brokers, store.clone(), config, stage.clone())?),
         None => None,
     };
+    let filter = Filter::new(FilterDoc { topic: args.topic.clone(), ..FilterDoc::default() })?;
+    let watch = tokio::spawn(tell_expiry(store.clone(), cluster.clone(), filter));
     let show = tokio::spawn(show_progress(counters.clone()));
     let outcome = archive::run_on(options, store, cluster, Arc::new(config.tables()), counters, stage).await;
     show.abort();
+    watch.abort();
     let _ = show.await;
     let outcome = outcome?;
     if let Some(originals) = originals
@@ -313,9 +322,29 @@ fn follow(
     let (told, committed) = tokio::sync::broadcast::channel(COMMITTED);
     options.committed = Some(told);
     let (dialects, timeout) = (config.tables().dialects, args.refetch_timeout);
-    let follow =
-        Follow { store, brokers, dialects: Arc::new(dialects), filter, memory: ORIGINALS, timeout, stage };
+    let follow = Follow { store, brokers, dialects: Arc::new(dialects), filter, memory: ORIGINALS, timeout, stage };
     Ok(tokio::spawn(follow.run(committed)))
+}
+
+/// Tells which originals Kafka will delete unread, if they are not read again.
+async fn tell_expiry(store: Arc<dyn Store>, cluster: Arc<Kafka>, filter: Filter) {
+    let mut watch = Watch::new(cluster);
+    loop {
+        tokio::time::sleep(EXPIRY).await;
+        let Ok(catalog) = Catalog::open(store.clone()).await else { continue };
+        match watch.look(&catalog, &filter).await {
+            Ok(found) => {
+                let now_ms = archive::now_us() / 1000;
+                for expiry in found {
+                    match expiry.at_ms.saturating_sub(now_ms) < SOON_MS {
+                        true => tracing::warn!(topic = expiry.topic, "{}", expiry.text(now_ms)),
+                        false => tracing::info!(topic = expiry.topic, "{}", expiry.text(now_ms)),
+                    }
+                }
+            }
+            Err(e) => tracing::debug!("{e}"),
+        }
+    }
 }
 
 async fn show_progress(counters: Arc<Counters>) {

@@ -18,7 +18,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Share groups' dead letters have headers only, or key and value without headers and timestamp. As long as \
+#[command(
+    after_help = "Share groups' dead letters have headers only, or key and value without headers and timestamp. As long as \
     the topic that a record came from still has it, it is read from there, and kept under refetched/ in the archive; what is \
     archived stays as it is. `restore`, `show` and `list` use it. What is done is not done again: give the command as often as you \
     like, from a job too.\n\n\
@@ -29,7 +30,8 @@ use std::time::{Duration, Instant};
     or configuration.\n\n\
     Examples:\n  \
     dlq-archiver refetch --archive s3://compliance/dlq --brokers kafka:9092\n  \
-    dlq-archiver refetch --archive s3://compliance/dlq --topic orders-dlq --since 2h --again")]
+    dlq-archiver refetch --archive s3://compliance/dlq --topic orders-dlq --since 2h --again"
+)]
 pub struct Args {
     /// Look also for originals that were looked for before, and were not there
     #[arg(long)]
@@ -88,9 +90,8 @@ pub async fn run(args: Args, config: &Config) -> Result<u8> {
         let mut progress = Progress::start(None);
         loop {
             tokio::time::sleep(Duration::from_millis(250)).await;
-            progress.update(shown.answered(), || {
-                format!("{} of {} originals looked for", shown.answered(), shown.found())
-            });
+            progress
+                .update(shown.answered(), || format!("{} of {} originals looked for", shown.answered(), shown.found()));
         }
     });
     let work = refetch::run(&options, &catalog, &brokers, &dialects, &counters, &stage);

@@ -63,8 +63,7 @@ pub enum State {
 }
 
 impl State {
-    pub const ALL: [Self; 5] =
-        [Self::Refetched, Self::Gone, Self::TopicMissing, Self::Recreated, Self::Mismatch];
+    pub const ALL: [Self; 5] = [Self::Refetched, Self::Gone, Self::TopicMissing, Self::Recreated, Self::Mismatch];
 
     pub fn as_str(self) -> &'static str {
         match self {
@@ -315,6 +314,8 @@ mod tests {
             }
         }
         let data = encode(Format::Parquet, "0", std::iter::empty()).unwrap();
-        assert!(super::super::read(Format::Parquet, data.into(), super::super::Projection::All, &mut |_| panic!()).is_err());
+        assert!(
+            super::super::read(Format::Parquet, data.into(), super::super::Projection::All, &mut |_| panic!()).is_err()
+        );
     }
 }

@@ -121,12 +121,7 @@ impl Chunk {
     }
 
     /// Looks for as many as there is memory for; `None` when all were looked for.
-    pub async fn next(
-        &mut self,
-        brokers: &Brokers,
-        sightings: &mut Sightings,
-        options: &Options,
-    ) -> Option<Step> {
+    pub async fn next(&mut self, brokers: &Brokers, sightings: &mut Sightings, options: &Options) -> Option<Step> {
         loop {
             let (name, origins) = self.topics.front_mut()?;
             if origins.is_empty() {

@@ -112,7 +112,9 @@ fn tell(looked: Result<Outcome>) -> bool {
     let outcome = match looked {
         Ok(outcome) => outcome,
         Err(e) => {
-            tracing::warn!("originals were not read again: {e}. They are looked for later, and by `dlq-archiver refetch`");
+            tracing::warn!(
+                "originals were not read again: {e}. They are looked for later, and by `dlq-archiver refetch`"
+            );
             return true;
         }
     };

@@ -83,7 +83,13 @@ pub fn before_reading(identity: Identity, offset: i64, log: Option<(i64, i64)>) 
 }
 
 /// Of the record at the offset; `letter` is the dead letter.
-pub fn of_record(identity: Identity, failed: Failed, state: PayloadState, letter: &RawRecord<'_>, found: &RawRecord<'_>) -> State {
+pub fn of_record(
+    identity: Identity,
+    failed: Failed,
+    state: PayloadState,
+    letter: &RawRecord<'_>,
+    found: &RawRecord<'_>,
+) -> State {
     if identity != Identity::Same && found.timestamp_ms > failed.at_the_latest().saturating_add(CLOCKS_MS) {
         return State::Recreated;
     }

@@ -11,6 +11,7 @@
 mod brokers;
 mod chunk;
 pub mod documents;
+pub mod expiry;
 pub mod follow;
 pub mod index;
 pub mod judge;
@@ -229,17 +230,15 @@ impl Run<'_> {
 
     /// Records of a cut that are to be looked for.
     fn open(&self, cut: &Cut, known: &Known) -> Vec<usize> {
-        let is_open = |i: &usize| {
-            cut.payload_state(*i).lacks_original() && known.is_open(cut.offset(*i), self.options.again)
-        };
+        let is_open =
+            |i: &usize| cut.payload_state(*i).lacks_original() && known.is_open(cut.offset(*i), self.options.again);
         (0..cut.len()).filter(is_open).collect()
     }
 
     /// What another process wrote and did not list yet, or one that was killed.
     async fn adopt(&mut self, cut: &Cut, mut known: Known) -> Result<Known> {
         let store = &**self.catalog.store();
-        let open: BTreeSet<String> =
-            self.open(cut, &known).into_iter().map(|i| cut.object(i).key.clone()).collect();
+        let open: BTreeSet<String> = self.open(cut, &known).into_iter().map(|i| cut.object(i).key.clone()).collect();
         let mut adopted = Vec::new();
         for data_object in &open {
             adopted.extend(writing::adopt(store, data_object, &mut known).await?);

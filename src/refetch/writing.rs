@@ -180,7 +180,8 @@ impl Writer<'_> {
             }
             let key = key_of(&data_object, known.rounds(&data_object) + 1)?;
             self.store.check_key(&key)?;
-            let (doc, bytes) = encode(cuts.clone(), key.clone(), data_object.clone(), rows.clone(), batch.clone()).await?;
+            let (doc, bytes) =
+                encode(cuts.clone(), key.clone(), data_object.clone(), rows.clone(), batch.clone()).await?;
             let format = format_of(&key)?;
             let meta = ObjectMeta::new(format.content_type())
                 .with("sha256", doc.sha256.clone())

@@ -152,9 +152,8 @@ impl Restore {
         let wanted = plan.is_none_or(|plan| !plan.refetched.is_empty());
         let mut known = if lacks && wanted { index.of(cut.manifest()).await? } else { Known::default() };
         if let Some(plan) = plan {
-            let is_planned = |s: &Sidecar| {
-                plan.refetched.iter().any(|o| o.key == s.doc.key && o.sha256 == s.doc.sha256)
-            };
+            let is_planned =
+                |s: &Sidecar| plan.refetched.iter().any(|o| o.key == s.doc.key && o.sha256 == s.doc.sha256);
             known.sidecars.retain(is_planned);
             if known.sidecars.len() != plan.refetched.len() {
                 return Err(Error::corrupt(format!(

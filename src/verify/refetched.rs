@@ -77,8 +77,7 @@ async fn look_at(run: &Run, list: &ListDoc, doc: &ObjectDoc) -> Result<()> {
     let damage = if run.options.quick {
         match run.store.head(&doc.key).await? {
             None => Some(missing(doc)),
-            Some(head) => size(doc, head.size)
-                .or_else(|| head.meta.get("sha256").and_then(|found| sha256(doc, found))),
+            Some(head) => size(doc, head.size).or_else(|| head.meta.get("sha256").and_then(|found| sha256(doc, found))),
         }
     } else {
         let mib = u32::try_from(doc.size >> 20).unwrap_or(MEMORY).clamp(1, MEMORY);
@@ -127,9 +126,8 @@ fn check(list: &ListDoc, doc: &ObjectDoc, bytes: Bytes) -> Option<Damage> {
         let here = (&id.topic, id.partition, id.generation) == (&list.topic, list.partition, list.generation)
             && (list.from..list.to).contains(&offset)
             && offset > last;
-        let there = u64::try_from(offset).is_ok_and(|o| {
-            named.offsets.contains(o) && named.refetched.contains(o) == row.original.is_some()
-        });
+        let there = u64::try_from(offset)
+            .is_ok_and(|o| named.offsets.contains(o) && named.refetched.contains(o) == row.original.is_some());
         if !here || !there {
             wrong.add(offset);
         }
@@ -143,6 +141,7 @@ fn check(list: &ListDoc, doc: &ObjectDoc, bytes: Bytes) -> Option<Damage> {
     if !wrong.is_empty() {
         return bad(What::ObjectRows, "the offsets and states that its list names".into(), format!("others: {wrong}"));
     }
-    (states != doc.states || named.offsets.len() != doc.rows)
-        .then(|| Damage::new(What::ObjectRows, &doc.key, format!("{} rows, {:?}", doc.rows, doc.states), format!("{states:?}")))
+    (states != doc.states || named.offsets.len() != doc.rows).then(|| {
+        Damage::new(What::ObjectRows, &doc.key, format!("{} rows, {:?}", doc.rows, doc.states), format!("{states:?}"))
+    })
 }
