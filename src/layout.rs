@@ -21,6 +21,9 @@ pub const NO_DATE: &str = "1970-01-01";
 pub const ARCHIVE_KEY: &str = "archive.json";
 pub const DATA_PREFIX: &str = "data/";
 pub const LEDGER_PREFIX: &str = "ledger/";
+/// Originals that were read again from their source topics, in the same folders as under [`DATA_PREFIX`].
+pub const REFETCHED_PREFIX: &str = "refetched/";
+pub const REFETCHED_LEDGER_PREFIX: &str = "refetched/ledger/";
 
 /// The `pipeline` folder of objects that several pipelines share. No pipeline has it: it ends as an escaped name does, and
 /// does not begin as one.
@@ -164,6 +167,31 @@ impl LedgerName {
 fn offset(digits: &str) -> Option<i64> {
     let is_name = digits.len() == 20 && digits.bytes().all(|b| b.is_ascii_digit());
     is_name.then(|| digits.parse().ok()).flatten()
+}
+
+/// Originals of records of the data object `key`, which ends in `extension`. The first file of them is number 1.
+pub fn refetched_key(key: &str, extension: &str, number: u32) -> String {
+    let below = key.strip_prefix(DATA_PREFIX).unwrap_or(key);
+    let stem = below.strip_suffix(extension).unwrap_or(below);
+    format!("{REFETCHED_PREFIX}{stem}r{number}.{extension}")
+}
+
+/// The folder of what lists one partition's originals, `/` at its end.
+pub fn refetched_prefix(topic: &str, partition: i32, generation: u32) -> String {
+    format!("{REFETCHED_PREFIX}{}", ledger_prefix(topic, partition, generation))
+}
+
+/// The `number`-th list, from 1, of originals of the cut that begins at `from`.
+pub fn refetched_list_key(prefix: &str, from: i64, number: u32) -> String {
+    format!("{prefix}{from:020}.{number:04}.json")
+}
+
+/// Reads the part of a key after its [`refetched_prefix`]: where the cut begins, and the list's number. `None` for
+/// anything else, a later generation's folder among them.
+pub fn refetched_list(name: &str) -> Option<(i64, u32)> {
+    let (from, number) = name.strip_suffix(".json")?.split_once('.')?;
+    let is_number = number.len() >= 4 && number.bytes().all(|b| b.is_ascii_digit());
+    Some((offset(from)?, is_number.then(|| number.parse().ok()).flatten()?))
 }
 
 /// Checked before an intent is written: the archive's own prefix may make a key too long for a store.
@@ -317,6 +345,25 @@ mod tests {
         }
         check_key(&"x".repeat(201)).unwrap_err();
         check_key(&"x/".repeat(451)).unwrap_err();
+    }
+
+    #[test]
+    fn originals_lie_in_the_folders_of_their_data() {
+        let key = data_key("default-dlt", 7, 2, 5, 42, "2026-10-08", "size-check", "jsonl.gz");
+        assert_eq!(
+            refetched_key(&key, "jsonl.gz", 3),
+            "refetched/dt=2026-10-08/pipeline=size-check/\
+             default-dlt-7.g2.00000000000000000005-00000000000000000042.r3.jsonl.gz"
+        );
+        let prefix = refetched_prefix("default-dlt", 7, 2);
+        assert_eq!(prefix, "refetched/ledger/default-dlt/7/g2/");
+        for (from, number) in [(0, 1), (i64::MAX, 12_345)] {
+            let key = refetched_list_key(&prefix, from, number);
+            assert_eq!(refetched_list(key.strip_prefix(&prefix).unwrap()), Some((from, number)));
+        }
+        for odd in ["g2/00000000000000000005.0001.json", "00000000000000000005.json", "00000000000000000005.x.json"] {
+            assert_eq!(refetched_list(odd), None);
+        }
     }
 
     #[test]

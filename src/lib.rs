@@ -18,6 +18,7 @@ pub mod layout;
 pub mod ledger;
 pub mod metrics;
 pub mod record;
+pub mod refetch;
 pub mod restore;
 pub mod retention;
 pub mod routing;

@@ -105,6 +105,7 @@ fn once(topic: &str) -> Options {
         store_use: StoreUse::default(),
         start_timeout: Duration::from_secs(30),
         wait: Duration::from_secs(30),
+        committed: None,
     }
 }
 

@@ -3,6 +3,7 @@
 
 use bytes::Bytes;
 use dlq_archiver::dialect::Dialects;
+use dlq_archiver::format::refetched::{REFETCHED, REFETCHED_VERSION};
 use dlq_archiver::format::schema::{COLUMNS, Column, Type};
 use dlq_archiver::format::{Compression, Encoder, FileContext, Format, SCHEMA_VERSION};
 use dlq_archiver::record::{Decoded, Header, PayloadState, RawBatch, TimestampType};
@@ -12,6 +13,7 @@ use parquet::schema::types::Type as ParquetType;
 use serde_json::Value;
 
 const RECORD_MD: &str = include_str!("../schemas/record.md");
+const REFETCHED_MD: &str = include_str!("../schemas/refetched.md");
 const RECORD_SCHEMA: &str = include_str!("../schemas/record.schema.json");
 
 /// Two records: one with everything, one with as little as Kafka allows.
@@ -78,15 +80,27 @@ fn object(format: Format) -> Vec<u8> {
     encoder.finish().unwrap()
 }
 
-#[test]
-fn record_md_is_the_table_of_columns() {
+fn table_of(columns: &[Column]) -> String {
     let mut table =
         String::from("| column | Parquet type | nullable | meaning | unit | from |\n|---|---|---|---|---|---|\n");
-    for c in &COLUMNS {
+    for c in columns {
         let nullable = if c.required { "no" } else { "yes" };
         let (ty, meaning, unit, source) = (c.parquet_type(), c.meaning, c.unit, c.source);
         table += &format!("| `{}` | {ty} | {nullable} | {meaning} | {unit} | {source} |\n", c.name);
     }
+    table
+}
+
+#[test]
+fn refetched_md_is_the_table_of_its_columns() {
+    let table = table_of(&REFETCHED);
+    assert!(REFETCHED_MD.contains(&table), "schemas/refetched.md must have this table:\n\n{table}");
+    assert!(REFETCHED_MD.contains(&format!("Columns, version {REFETCHED_VERSION}:\n")));
+}
+
+#[test]
+fn record_md_is_the_table_of_columns() {
+    let table = table_of(&COLUMNS);
     assert!(RECORD_MD.contains(&table), "schemas/record.md must have this table:\n\n{table}");
     assert!(RECORD_MD.contains(&format!("schema version {SCHEMA_VERSION}\n")));
 }

@@ -32,7 +32,7 @@ use crate::error::{Error, Kind, Result};
 use crate::format::Format;
 use crate::host::{self, Task};
 use crate::kafka::Connection;
-use crate::ledger::ArchiveDoc;
+use crate::ledger::{ArchiveDoc, Manifest};
 use crate::record::TopicPartition;
 use crate::stage::{Stage, StageReceiver};
 use crate::store::Store;
@@ -51,7 +51,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::{Semaphore, broadcast, mpsc};
 
 /// Where a partition begins that the archive does not have yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -92,6 +92,8 @@ pub struct Options {
     pub start_timeout: Duration,
     /// With `once`: how long an outage is waited out.
     pub wait: Duration,
+    /// Told of each cut that this run committed, and never waited for.
+    pub committed: Option<broadcast::Sender<Arc<Manifest>>>,
 }
 
 impl Options {

@@ -259,6 +259,10 @@ impl Writer<'_> {
             if created == Created::New { "archived" } else { "found archived already" }
         );
         self.recent.push(manifest.from);
+        if let Some(told) = &self.shared().options.committed {
+            // Nobody may listen.
+            let _ = told.send(Arc::new(manifest));
+        }
         self.make_checkpoints().await
     }
 

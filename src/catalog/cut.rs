@@ -155,6 +155,22 @@ impl Cut {
         }
     }
 
+    /// Of the `i`-th record.
+    ///
+    /// # Panics
+    /// If `i >= len()`.
+    pub fn offset(&self, i: usize) -> i64 {
+        self.raw.get(self.rows[i].raw as usize).offset
+    }
+
+    /// Of the `i`-th record.
+    ///
+    /// # Panics
+    /// If `i >= len()`.
+    pub fn payload_state(&self, i: usize) -> PayloadState {
+        self.rows[i].payload_state
+    }
+
     /// The data object that the `i`-th record is in.
     ///
     /// # Panics

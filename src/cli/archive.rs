@@ -8,16 +8,31 @@ use super::progress::{Progress, human_bytes};
 use super::{signals, text};
 use crate::archive::cluster::Kafka;
 use crate::archive::{self, Counters, From, Options, Outcome, StoreCreate, StoreUse};
+use crate::catalog::Catalog;
 use crate::cut::{CutPolicy, Tables};
 use crate::error::{Error, Result};
+use crate::filter::{Filter, FilterDoc};
 use crate::format::{Compression, Format};
 use crate::kafka::Connection;
-use crate::store::{Measured, Requests};
+use crate::refetch::Brokers;
+use crate::refetch::expiry::Watch;
+use crate::refetch::follow::Follow;
 use crate::routing::MAX_PIPELINES;
+use crate::stage::StageReceiver;
+use crate::store::{Measured, Requests, Store};
 use crate::topics::TopicSettings;
 use clap::ValueEnum;
 use std::sync::Arc;
 use std::time::Duration;
+
+/// Bytes of originals that are held at a time beside the archiving.
+const ORIGINALS: usize = 64 << 20;
+/// Between two lines on originals that Kafka will delete.
+const EXPIRY: Duration = Duration::from_secs(600);
+/// What Kafka deletes within a day is a warning.
+const SOON_MS: i64 = 24 * 3_600_000;
+/// Committed cuts that wait for their originals; of more, all of the ledger is looked at.
+const COMMITTED: usize = 1024;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
@@ -121,6 +136,16 @@ pub struct Args {
     /// How long open cuts may take to finish after the first SIGTERM or Ctrl-C
     #[arg(long, default_value = "20s", value_parser = duration, value_name = "DURATION", env = "DLQ_ARCHIVER_GRACE", help_heading = "Patience")]
     grace: Duration,
+
+    /// Once a cut is committed, read the originals of its headers-only dead letters from the topics that they came from, as
+    /// `dlq-archiver refetch` does; takes another 64MiB. No cut waits for it, and what it does not come to is left to that
+    /// command
+    #[arg(long, env = "DLQ_ARCHIVER_REFETCH", help_heading = "Originals")]
+    refetch: bool,
+
+    /// How long one look for originals may take; with --once, how long the last one is waited for at the end
+    #[arg(long, default_value = "60s", value_parser = duration, value_name = "DURATION", env = "DLQ_ARCHIVER_REFETCH_TIMEOUT", help_heading = "Originals")]
+    refetch_timeout: Duration,
 
     #[command(flatten)]
     listen: ListenArgs,
@@ -234,6 +259,7 @@ impl Args {
             },
             start_timeout: self.start_timeout,
             wait: self.wait,
+            committed: None,
         })
     }
 
@@ -278,8 +304,9 @@ fn parse_from(text: &str) -> Result<From> {
 }
 
 pub async fn run(args: Args, config: &Config) -> Result<u8> {
-    let (options, connection) = args.prepare(config).await?;
+    let (mut options, connection) = args.prepare(config).await?;
     let tables = Arc::new(args.tables(config)?);
+    let brokers = if args.refetch { Some(Brokers::new(&connection, args.refetch_timeout)?) } else { None };
     let (counters, requests) = (Arc::new(Counters::default()), Requests::default());
     let _server = args.listen.start(&counters, &requests, &options).await?;
     let cluster = Arc::new(Kafka::new(connection)?);
@@ -287,13 +314,63 @@ pub async fn run(args: Args, config: &Config) -> Result<u8> {
     archive::describe(&options, &*cluster).await?;
     let store = Arc::new(Measured::new(args.store.open(true).await?, requests));
     let stage = signals::shutdown(args.grace)?;
+    let originals = match brokers {
+        Some(brokers) => Some(follow(&args, &mut options, brokers, store.clone(), config, stage.clone())?),
+        None => None,
+    };
+    let filter = Filter::new(FilterDoc { topic: args.topic.clone(), ..FilterDoc::default() })?;
+    let watch = tokio::spawn(tell_expiry(store.clone(), cluster.clone(), filter));
     let show = tokio::spawn(show_progress(counters.clone()));
     let outcome = archive::run_on(options, store, cluster, tables, counters, stage).await;
     show.abort();
+    watch.abort();
     let _ = show.await;
     let outcome = outcome?;
+    if let Some(originals) = originals
+        && tokio::time::timeout(args.refetch_timeout, originals).await.is_err()
+    {
+        tracing::warn!("not all originals were read again within --refetch-timeout: `dlq-archiver refetch` goes on");
+    }
     print(&outcome, args.output.output)?;
     Ok(outcome.exit_code())
+}
+
+/// Begins to read originals beside the archiving.
+fn follow(
+    args: &Args,
+    options: &mut Options,
+    brokers: Brokers,
+    store: Arc<dyn Store>,
+    config: &Config,
+    stage: StageReceiver,
+) -> Result<tokio::task::JoinHandle<()>> {
+    let filter = Filter::new(FilterDoc { topic: args.topic.clone(), ..FilterDoc::default() })?;
+    let (told, committed) = tokio::sync::broadcast::channel(COMMITTED);
+    options.committed = Some(told);
+    let (dialects, timeout) = (config.tables().dialects, args.refetch_timeout);
+    let follow = Follow { store, brokers, dialects: Arc::new(dialects), filter, memory: ORIGINALS, timeout, stage };
+    Ok(tokio::spawn(follow.run(committed)))
+}
+
+/// Tells which originals Kafka will delete unread, if they are not read again.
+async fn tell_expiry(store: Arc<dyn Store>, cluster: Arc<Kafka>, filter: Filter) {
+    let mut watch = Watch::new(cluster);
+    loop {
+        tokio::time::sleep(EXPIRY).await;
+        let Ok(catalog) = Catalog::open(store.clone()).await else { continue };
+        match watch.look(&catalog, &filter).await {
+            Ok(found) => {
+                let now_ms = archive::now_us() / 1000;
+                for expiry in found {
+                    match expiry.at_ms.saturating_sub(now_ms) < SOON_MS {
+                        true => tracing::warn!(topic = expiry.topic, "{}", expiry.text(now_ms)),
+                        false => tracing::info!(topic = expiry.topic, "{}", expiry.text(now_ms)),
+                    }
+                }
+            }
+            Err(e) => tracing::debug!("{e}"),
+        }
+    }
 }
 
 async fn show_progress(counters: Arc<Counters>) {

@@ -6,11 +6,13 @@ use super::output::{Documents, Out, Output, OutputArgs};
 use super::progress::{Progress, human_bytes};
 use super::table::{Column, Table};
 use super::{record, text};
-use crate::catalog::{Catalog, Reading, Selected};
+use crate::catalog::{Catalog, Cut, Reading, Selected};
 use crate::error::{Error, Result, few};
 use crate::filter::{Filter, FilterDoc, short_class};
 use crate::format::{ArchivedRecord, Projection};
 use crate::record::RecordId;
+use crate::refetch::documents::Known;
+use crate::refetch::index::Index;
 use crate::restore::nothing;
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};
@@ -56,9 +58,11 @@ pub async fn run(args: Args) -> Result<u8> {
     let partitions = catalog.partitions(&filter).await?;
     let selected = catalog.select_in(&partitions, &filter).await?;
     let (progress, sink, found) = (Read::default(), Sink::new(output), BTreeSet::new());
-    let mut scan = Scan { catalog, filter, projection, progress, sink, out: Out::new(), found };
+    let index = Index::new(catalog.store().clone());
+    let mut scan =
+        Scan { catalog, filter, projection, progress, sink, out: Out::new(), found, index, lacking: [0; LACKING] };
     let more = if limit == 0 { scan.all(selected).await? } else { scan.newest(selected, limit).await? };
-    let Scan { catalog, filter, progress, sink, mut out, found, .. } = scan;
+    let Scan { catalog, filter, progress, sink, mut out, found, lacking, .. } = scan;
     drop(progress);
     let any = sink.finish(&mut out)?;
     out.flush()?;
@@ -67,6 +71,9 @@ pub async fn run(args: Args) -> Result<u8> {
         tell_none(&catalog, &filter).await?;
     } else if more && output == Output::Table {
         super::output::tell(&format!("These are the newest {limit}; there are more: --limit 0 lists all."));
+    }
+    if output == Output::Table {
+        tell_lacking(lacking);
     }
     Ok(0)
 }
@@ -96,6 +103,48 @@ fn tell_missing(filter: &Filter, found: &BTreeSet<RecordId>) {
     super::output::tell(&format!("{} of {} record ids {what}: {}", missing.len(), asked.len(), text::clean(&ids)));
 }
 
+/// What became of a record's original.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Lack {
+    Open,
+    Absent,
+    Refetched,
+    /// The record has all of it.
+    Nothing,
+}
+
+const LACKING: usize = Lack::Nothing as usize + 1;
+
+fn lack(cut: &Cut, known: &Known, i: usize) -> Lack {
+    match known.of(cut.offset(i)) {
+        _ if !cut.payload_state(i).lacks_original() => Lack::Nothing,
+        None => Lack::Open,
+        Some(false) => Lack::Absent,
+        Some(true) => Lack::Refetched,
+    }
+}
+
+/// Says of how many records the originals were read again.
+fn tell_lacking(lacking: [u64; LACKING]) {
+    let of = |lack: Lack| lacking[lack as usize];
+    let all = of(Lack::Open) + of(Lack::Absent) + of(Lack::Refetched);
+    if all == 0 {
+        return;
+    }
+    let mut line = format!(
+        "{} without all of the original: {} read again (`show ID` has it)",
+        text::count(all, "record"),
+        of(Lack::Refetched)
+    );
+    if of(Lack::Absent) > 0 {
+        line += &format!(", {} not there any more", of(Lack::Absent));
+    }
+    if of(Lack::Open) > 0 {
+        line += &format!(", {} not looked for yet (`dlq-archiver refetch`)", of(Lack::Open));
+    }
+    super::output::tell(&format!("{line}."));
+}
+
 struct Scan {
     catalog: Catalog,
     filter: Filter,
@@ -105,9 +154,19 @@ struct Scan {
     out: Out,
     /// Of the record ids that were asked for.
     found: BTreeSet<RecordId>,
+    index: Index,
+    /// Printed records, by what they lack.
+    lacking: [u64; LACKING],
 }
 
 impl Scan {
+    async fn known(&mut self, cut: &Cut) -> Result<Known> {
+        match (0..cut.len()).any(|i| cut.payload_state(i).lacks_original()) {
+            true => self.index.of(cut.manifest()).await,
+            false => Ok(Known::default()),
+        }
+    }
+
     fn note(&mut self, id: &RecordId) {
         if self.filter.record_ids().is_some() {
             self.found.insert(id.clone());
@@ -126,8 +185,10 @@ impl Scan {
         }
         let mut cuts = self.catalog.cuts(selected, &self.filter, self.reading());
         while let Some(cut) = cuts.next().await? {
-            for row in cut.iter() {
+            let known = self.known(&cut).await?;
+            for (i, row) in cut.iter().enumerate() {
                 self.note(&row.id);
+                self.lacking[lack(&cut, &known, i) as usize] += 1;
                 self.sink.print(self.sink.render(&row, self.projection), &mut self.out)?;
             }
             self.out.flush()?;
@@ -145,11 +206,11 @@ impl Scan {
         self.progress.start(&selected);
         let mut cuts = self.catalog.cuts(selected, &self.filter, self.reading());
         // The oldest of those kept is on top.
-        let mut kept: BinaryHeap<Reverse<(i64, RecordId, Rendered)>> = BinaryHeap::new();
+        let mut kept: BinaryHeap<Reverse<(i64, RecordId, Rendered, Lack)>> = BinaryHeap::new();
         let mut more = false;
         for newest in newest {
             let full = kept.len() >= limit;
-            if let Some(Reverse((oldest, _, _))) = kept.peek()
+            if let Some(Reverse((oldest, ..))) = kept.peek()
                 && full
                 && newest < *oldest
                 && self.filter.record_ids().is_none()
@@ -158,23 +219,26 @@ impl Scan {
                 break;
             }
             let Some(cut) = cuts.next().await? else { break };
-            for row in cut.iter() {
+            let known = self.known(&cut).await?;
+            for (i, row) in cut.iter().enumerate() {
                 self.note(&row.id);
                 let at = (row.raw.timestamp_ms, &row.id);
                 if kept.len() >= limit {
                     more = true;
-                    if kept.peek().is_some_and(|Reverse((ms, id, _))| at <= (*ms, id)) {
+                    if kept.peek().is_some_and(|Reverse((ms, id, ..))| at <= (*ms, id)) {
                         continue;
                     }
                     kept.pop();
                 }
-                kept.push(Reverse((row.raw.timestamp_ms, row.id.clone(), self.sink.render(&row, self.projection))));
+                let (rendered, lack) = (self.sink.render(&row, self.projection), lack(&cut, &known, i));
+                kept.push(Reverse((row.raw.timestamp_ms, row.id.clone(), rendered, lack)));
             }
             self.progress.cut(cut.manifest().objects.iter().map(|o| o.size).sum());
         }
         let mut kept: Vec<_> = kept.into_iter().map(|Reverse(row)| row).collect();
         kept.sort();
-        for (_, _, rendered) in kept {
+        for (_, _, rendered, lack) in kept {
+            self.lacking[lack as usize] += 1;
             self.sink.print(rendered, &mut self.out)?;
         }
         Ok(more)

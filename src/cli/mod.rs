@@ -19,6 +19,7 @@ mod output;
 mod paint;
 mod progress;
 mod record;
+mod refetch;
 mod repeats;
 mod restore;
 mod routes;
@@ -83,6 +84,8 @@ enum Command {
     Archive(archive::Args),
     /// Put archived records back into Kafka
     Restore(restore::Args),
+    /// Read the originals of headers-only dead letters from the topics that they came from
+    Refetch(refetch::Args),
     /// List archived records
     List(list::Args),
     /// Show one archived record: every column, header and the chain of failures
@@ -151,6 +154,7 @@ async fn run(command: Command, config: &Config) -> Result<u8> {
     match command {
         Command::Archive(args) => archive::run(args, config).await,
         Command::Restore(args) => restore::run(args, config).await,
+        Command::Refetch(args) => refetch::run(args, config).await,
         Command::List(args) => list::run(args).await,
         Command::Show(args) => show::run(args, config).await,
         Command::Summary(args) => summary::run(args).await,

@@ -3,7 +3,7 @@
 use super::text;
 use crate::format::row::{Columns, Writer, header_name, split};
 use crate::format::schema::{COLUMNS, Column};
-use crate::format::{ArchivedRecord, FileContext, Projection};
+use crate::format::{ArchivedRecord, FileContext, Projection, refetched};
 use crate::record::Headers;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -25,6 +25,13 @@ pub fn columns(r: &ArchivedRecord<'_>, projection: Projection) -> Map<String, Va
     // Known without the payload too.
     sink.out.insert("kafka_key_size".into(), r.key_size.into());
     sink.out.insert("kafka_value_size".into(), r.value_size.into());
+    sink.out
+}
+
+/// A row of originals, in the same way.
+pub fn original(row: &refetched::Row<'_>) -> Map<String, Value> {
+    let mut sink = Sink { out: Map::new(), columns: refetched::REFETCHED.iter(), payload: true };
+    refetched::write(row, &mut sink);
     sink.out
 }
 

@@ -9,11 +9,14 @@ use crate::catalog::{Catalog, Cut, PartitionLedger, Reading, Selected};
 use crate::cut::Tables;
 use crate::error::{Error, Result};
 use crate::filter::{Filter, parse_id};
+use crate::format::refetched::State;
 use crate::format::schema::COLUMNS;
 use crate::format::{ArchivedRecord, Projection};
 use crate::layout;
 use crate::ledger::{GapKind, Manifest};
-use crate::record::{Hop, RecordId};
+use crate::record::{Hop, RawRecord, RecordId};
+use crate::refetch::index::Index;
+use crate::refetch::originals::Found as Original;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -59,6 +62,8 @@ struct Found {
     cut: Cut,
     manifest_key: String,
     tables: Tables,
+    /// Of a record that lacks something of its original, where that was looked for.
+    original: Option<Original>,
 }
 
 async fn find(catalog: &Catalog, id: &RecordId, tables: Tables) -> Result<Found> {
@@ -89,10 +94,19 @@ async fn find(catalog: &Catalog, id: &RecordId, tables: Tables) -> Result<Found>
         let cut = catalog.read_cut(&selected, &filter, Reading::RESTORE).await?;
         if !cut.is_empty() {
             let manifest_key = layout::manifest_key(&ledger.prefix, cut.manifest().from);
-            return Ok(Found { cut, manifest_key, tables });
+            let original = original(catalog, &cut).await?;
+            return Ok(Found { cut, manifest_key, tables, original });
         }
     }
     Err(not_a_record(id, manifest))
+}
+
+async fn original(catalog: &Catalog, cut: &Cut) -> Result<Option<Original>> {
+    if !cut.payload_state(0).lacks_original() {
+        return Ok(None);
+    }
+    let known = Index::new(catalog.store().clone()).of(cut.manifest()).await?;
+    Original::of(&**catalog.store(), &known, cut.offset(0)).await
 }
 
 async fn no_partition(catalog: &Catalog, id: &RecordId, found: &[PartitionLedger]) -> Result<Error> {
@@ -168,6 +182,7 @@ impl Found {
             })
         };
         document.insert("hops".into(), self.hops().into_iter().map(hop).collect::<Vec<_>>().into());
+        document.insert("original".into(), self.original.as_ref().map(|o| record::original(&o.row())).into());
         document.insert("data_object".into(), self.cut.object(0).key.clone().into());
         document.insert("manifest".into(), self.manifest_key.clone().into());
         document
@@ -197,26 +212,61 @@ fn table(found: &Found, full: bool, out: &mut Out) -> Result<()> {
     out.line(&format!("{:wide$}  {}", "data object", found.cut.object(0).key))?;
     out.line(&format!("{:wide$}  {}", "manifest", found.manifest_key))?;
 
+    original_table(found, limits, out)?;
     let hops = found.hops();
     out.line(&format!("\nfailures ({}), oldest first", hops.len()))?;
     for (i, hop) in hops.iter().enumerate() {
         out.line(&format!("  {}  {}", i + 1, limits.line(&hop_line(hop))))?;
     }
 
-    out.line(&format!("\nheaders ({})", r.raw.headers.len()))?;
-    let names: Vec<String> = r.raw.headers.iter().map(|h| bytes::name(h.name)).collect();
-    let wide = names.iter().map(|n| text::width(n)).max().unwrap_or(0).min(40);
-    for (name, header) in names.iter().zip(r.raw.headers.iter()) {
-        let pad = wide.saturating_sub(text::width(name));
-        out.line(&format!("  {name}{}  {}", " ".repeat(pad), bytes::inline(header.value, limits)))?;
-    }
-
-    for (name, value) in [("key", r.raw.key), ("value", r.raw.value)] {
-        out.text(&bytes::block(name, value, limits))?;
-    }
+    headers("headers", &r.raw, limits, out)?;
+    payload("", &r.raw, limits, out)?;
     if let Some(trace) = r.decoded.error_stacktrace.as_deref() {
         out.line("\nstack trace")?;
         out.text(&limits.lines(&text::clean_lines(trace)))?;
+    }
+    Ok(())
+}
+/// What became of the original, where the dead letter lacks something of it.
+fn original_table(found: &Found, limits: Limits, out: &mut Out) -> Result<()> {
+    if !found.cut.payload_state(0).lacks_original() {
+        return Ok(());
+    }
+    let Some(original) = &found.original else {
+        return out.line("\noriginal: not looked for yet (`dlq-archiver refetch` reads it from its topic)");
+    };
+    let (row, s) = (original.row(), &original.source);
+    out.line(&format!(
+        "\noriginal {}/{}/{}: {} at {} ({})",
+        text::clean(&s.topic),
+        s.partition,
+        s.offset,
+        original.state.as_str(),
+        crate::archive::rfc3339(original.refetched_at_us),
+        original.key
+    ))?;
+    if let (State::Refetched, Some(raw)) = (original.state, row.original) {
+        out.line(&format!("  timestamp  {}", text::time(raw.timestamp_ms)))?;
+        headers("original headers", &raw, limits, out)?;
+        payload("original ", &raw, limits, out)?;
+    }
+    Ok(())
+}
+
+fn headers(title: &str, raw: &RawRecord<'_>, limits: Limits, out: &mut Out) -> Result<()> {
+    out.line(&format!("\n{title} ({})", raw.headers.len()))?;
+    let names: Vec<String> = raw.headers.iter().map(|h| bytes::name(h.name)).collect();
+    let wide = names.iter().map(|n| text::width(n)).max().unwrap_or(0).min(40);
+    for (name, header) in names.iter().zip(raw.headers.iter()) {
+        let pad = wide.saturating_sub(text::width(name));
+        out.line(&format!("  {name}{}  {}", " ".repeat(pad), bytes::inline(header.value, limits)))?;
+    }
+    Ok(())
+}
+
+fn payload(of: &str, raw: &RawRecord<'_>, limits: Limits, out: &mut Out) -> Result<()> {
+    for (name, value) in [("key", raw.key), ("value", raw.value)] {
+        out.text(&bytes::block(&format!("{of}{name}"), value, limits))?;
     }
     Ok(())
 }

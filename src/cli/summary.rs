@@ -8,11 +8,15 @@ use super::progress::human_bytes;
 use super::table::{Column, Table};
 use super::text;
 use crate::catalog::{Catalog, PartitionLedger, Reading, Selected};
+use crate::dialect::Dialects;
 use crate::error::Result;
 use crate::filter::{Filter, has_time, is_exact};
 use crate::format::ArchivedRecord;
 use crate::layout;
 use crate::ledger::{Counts, DataObject, GapKind, Manifest, loss_words};
+use crate::refetch::documents::Known;
+use crate::refetch::index::Index;
+use crate::refetch::may_lack;
 use clap::ValueEnum;
 use serde_json::{Map, Value, json};
 use std::collections::HashMap;
@@ -244,6 +248,17 @@ struct Summary {
     expired: u64,
     compacted: u64,
     unknown: u64,
+    /// Records whose originals were read again.
+    refetched: u64,
+    /// Of cuts that have any.
+    originals: HashMap<Place, Known>,
+}
+
+/// Of a cut: topic, partition, generation, start.
+type Place = (String, i32, u32, i64);
+
+fn place(m: &Manifest) -> Place {
+    (m.topic.clone(), m.partition, m.generation, m.from)
 }
 
 impl Summary {
@@ -266,6 +281,7 @@ impl Summary {
     ) -> Result<Vec<Selected>> {
         let mut unread = Vec::new();
         self.partitions = partitions.len();
+        let (mut index, dialects) = (Index::new(catalog.store().clone()), Dialects::builtin());
         for partition in partitions {
             for manifest in catalog.manifests(partition, filter).await? {
                 self.gaps(&manifest, filter);
@@ -273,6 +289,12 @@ impl Summary {
                     continue;
                 }
                 self.cuts += 1;
+                if manifest.objects.iter().any(|o| may_lack(o, &dialects)) {
+                    let known = index.of(&manifest).await?;
+                    if !known.sidecars.is_empty() {
+                        self.originals.insert(place(&manifest), known);
+                    }
+                }
                 let mut objects = Vec::new();
                 for object in &manifest.objects {
                     if !self.count(&manifest, object, filter) {
@@ -313,6 +335,9 @@ impl Summary {
             self.total.add(rows, min, max);
             self.total.rough |= rough;
         }
+        let originals = self.originals.get(&place(m)).into_iter().flat_map(|known| &known.sidecars);
+        let refetched = originals.filter(|s| s.doc.data_object == o.key).map(|s| s.doc.refetched_rows());
+        self.refetched += refetched.sum::<u64>();
         self.objects_counted += 1;
         self.bytes += o.size;
         true
@@ -325,6 +350,9 @@ impl Summary {
         let mut cuts = catalog.cuts(unread, filter, Reading::LIST);
         for (objects, size) in sizes {
             let Some(cut) = cuts.next().await? else { break };
+            let known = self.originals.get(&place(cut.manifest()));
+            let of_cut = (0..cut.len()).filter(|i| known.and_then(|k| k.of(cut.offset(*i))) == Some(true));
+            self.refetched += of_cut.count() as u64;
             for r in cut.iter() {
                 let key: Vec<Cell> = self.by.iter().map(|field| field.of(&r)).collect();
                 let ms = r.raw.timestamp_ms;
@@ -381,6 +409,7 @@ impl Summary {
             "partitions": self.partitions,
             "cuts": self.cuts,
             "bytes_stored": self.bytes,
+            "refetched": self.refetched,
             "offsets_lost": self.lost,
             "offsets_expired": self.expired,
             "offsets_compacted": self.compacted,
@@ -429,6 +458,9 @@ impl Summary {
             };
             let rough = "; ~ a time of the data object, not of the group: --exact has the group's own";
             out.line(&format!("{how}{}", if self.total.rough { rough } else { "" }))?;
+        }
+        if self.refetched > 0 {
+            out.line(&format!("of {} the originals were read again", text::count(self.refetched, "record")))?;
         }
         if let Some(told) = loss_words(self.lost + self.expired, self.unknown) {
             out.line(&told)?;

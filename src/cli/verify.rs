@@ -221,8 +221,12 @@ fn summary(t: &Totals, quick: bool) -> String {
     };
     let lost = loss_words(t.lost_offsets, t.unknown_offsets);
     let lost = lost.map_or_else(String::new, |told| format!("; {told}"));
+    let originals = match t.originals {
+        0 => String::new(),
+        n => format!(", {n} originals that were read again"),
+    };
     format!(
-        "{}: {} records in {} objects ({}) of {} cuts in {} partitions{}{kafka}{lost}",
+        "{}: {} records in {} objects ({}) of {} cuts in {} partitions{}{originals}{kafka}{lost}",
         if t.damage == 0 { "no damage".to_owned() } else { format!("DAMAGE in {}", text::count(t.damage, "place")) },
         t.rows,
         t.objects,

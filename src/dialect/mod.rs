@@ -20,7 +20,7 @@ pub(crate) use code::host_label;
 pub(crate) use table::{Field, PipelineSource};
 
 use crate::error::{Error, Result, did_you_mean};
-use crate::record::{Decoded, RawRecord};
+use crate::record::{Decoded, PayloadState, RawRecord};
 use crate::topics::{TopicSettings, position_of};
 use decode::Decoder;
 use index::{Found, Index, Walk};
@@ -223,6 +223,16 @@ impl Dialects {
                 || of(&t.strip.prefixes, |header, prefix| header.starts_with(prefix))
         };
         self.index.knows(header) || self.tables.iter().any(strips)
+    }
+
+    /// Whether records of this dialect may be without what the original had: [`PayloadState::NotCopied`] or
+    /// [`PayloadState::CopiedBare`]. True for a dialect that these tables do not know.
+    pub fn may_lack_original(&self, name: &str) -> bool {
+        let table = self.tables.iter().find(|t| t.name == name);
+        table.map_or(name != UNKNOWN, |t| {
+            let p = &t.payload;
+            [p.null_key_and_value, p.null_value, p.otherwise].into_iter().any(PayloadState::lacks_original)
+        })
     }
 
     /// A dialect's one-line description and its table's TOML text.

@@ -5,15 +5,15 @@
 //! error of kind corrupt, never a panic.
 
 use super::row::{self, Cells};
-use super::schema::{COLUMNS, Type};
+use super::schema::{COLUMNS, Column, Type};
 use super::{ArchivedRecord, Compression, Projection};
 use crate::error::{Error, Result};
-use crate::record::{Header, RawBatch, TimestampType};
+use crate::record::{Header, Headers, RawBatch, TimestampType};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use chrono::DateTime;
 use serde::Deserialize;
-use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
+use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, Visitor};
 use std::borrow::Cow;
 use std::fmt;
 use std::io::{BufRead, BufReader};
@@ -25,12 +25,26 @@ pub(super) fn read(
     projection: Projection,
     visit: &mut dyn FnMut(ArchivedRecord<'_>) -> Result<ControlFlow<()>>,
 ) -> Result<()> {
+    let payload = projection == Projection::All;
+    rows(&COLUMNS, compression, data, payload, &mut |line, headers| {
+        row::read(line, payload)?.with(headers, &mut *visit)
+    })
+}
+
+/// Hands over each line's cells, in the order of the columns, and its headers.
+pub(super) fn rows(
+    columns: &'static [Column],
+    compression: Compression,
+    data: &[u8],
+    payload: bool,
+    visit: &mut dyn FnMut(&mut Line<'_>, Headers<'_>) -> Result<ControlFlow<()>>,
+) -> Result<()> {
     match compression {
-        Compression::None => lines(data, projection, visit),
-        Compression::Gzip => lines(buffered(flate2::read::MultiGzDecoder::new(data)), projection, visit),
+        Compression::None => lines(columns, data, payload, visit),
+        Compression::Gzip => lines(columns, buffered(flate2::read::MultiGzDecoder::new(data)), payload, visit),
         Compression::Zstd => {
             let decoder = zstd::stream::read::Decoder::with_buffer(data).map_err(corrupt)?;
-            lines(buffered(decoder), projection, visit)
+            lines(columns, buffered(decoder), payload, visit)
         }
     }
 }
@@ -44,11 +58,11 @@ fn corrupt(what: impl fmt::Display) -> Error {
 }
 
 fn lines(
+    columns: &'static [Column],
     mut reader: impl BufRead,
-    projection: Projection,
-    visit: &mut dyn FnMut(ArchivedRecord<'_>) -> Result<ControlFlow<()>>,
+    payload: bool,
+    visit: &mut dyn FnMut(&mut Line<'_>, Headers<'_>) -> Result<ControlFlow<()>>,
 ) -> Result<()> {
-    let payload = projection == Projection::All;
     let mut line = Vec::new();
     for number in 1u64.. {
         line.clear();
@@ -60,11 +74,12 @@ fn lines(
             return Err(in_line(&"it ends within the line"));
         }
         let text = std::str::from_utf8(&line).map_err(|e| in_line(&e))?;
-        let mut parsed: Line<'_> = serde_json::from_str(text).map_err(|e| in_line(&e))?;
-        parsed.payload = payload;
+        let mut json = serde_json::Deserializer::from_str(text);
+        let mut parsed = Keys { columns, payload }.deserialize(&mut json).map_err(|e| in_line(&e))?;
+        json.end().map_err(|e| in_line(&e))?;
         let headers = parsed.headers().map_err(|e| e.context(format!("line {number}")))?;
-        let row = row::read(&mut parsed, payload).map_err(|e| e.context(format!("line {number}")))?;
-        if row.with(headers.get(0).headers, &mut *visit)?.is_break() {
+        let flow = visit(&mut parsed, headers.get(0).headers).map_err(|e| e.context(format!("line {number}")))?;
+        if flow.is_break() {
             return Ok(());
         }
     }
@@ -72,7 +87,8 @@ fn lines(
 }
 
 /// A line's values by their place in the table of columns.
-struct Line<'a> {
+pub(super) struct Line<'a> {
+    columns: &'static [Column],
     cells: Vec<Cell<'a>>,
     column: usize,
     payload: bool,
@@ -104,40 +120,48 @@ struct HeaderCell<'a> {
     value_bytes: Option<Text<'a>>,
 }
 
-impl<'de> Deserialize<'de> for Line<'de> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
-        struct Keys;
-        impl<'de> Visitor<'de> for Keys {
-            type Value = Line<'de>;
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an archived record")
-            }
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> std::result::Result<Line<'de>, A::Error> {
-                let mut cells: Vec<Cell<'de>> = std::iter::repeat_with(Cell::default).take(COLUMNS.len()).collect();
-                let mut expected = 0;
-                while let Some(Text(key)) = map.next_key()? {
-                    let at = match COLUMNS.get(expected) {
-                        Some(c) if c.name == key => Some(expected),
-                        _ => COLUMNS.iter().position(|c| c.name == key),
-                    };
-                    let Some(at) = at else {
-                        map.next_value::<IgnoredAny>()?;
-                        continue;
-                    };
-                    let cell = match COLUMNS[at].ty {
-                        Type::Text | Type::Bytes | Type::Timestamp => {
-                            map.next_value::<Option<Text<'de>>>()?.map(|t| Cell::Text(t.0))
-                        }
-                        Type::Int32 | Type::Int64 => map.next_value::<Option<i64>>()?.map(Cell::Number),
-                        Type::Headers => map.next_value::<Option<Vec<HeaderCell<'de>>>>()?.map(Cell::Headers),
-                    };
-                    cells[at] = cell.unwrap_or(Cell::Null);
-                    expected = at + 1;
+/// What a line is read by.
+struct Keys {
+    columns: &'static [Column],
+    payload: bool,
+}
+
+impl<'de> DeserializeSeed<'de> for Keys {
+    type Value = Line<'de>;
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> std::result::Result<Line<'de>, D::Error> {
+        deserializer.deserialize_map(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Keys {
+    type Value = Line<'de>;
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an archived record")
+    }
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> std::result::Result<Line<'de>, A::Error> {
+        let Self { columns, payload } = self;
+        let mut cells: Vec<Cell<'de>> = std::iter::repeat_with(Cell::default).take(columns.len()).collect();
+        let mut expected = 0;
+        while let Some(Text(key)) = map.next_key()? {
+            let at = match columns.get(expected) {
+                Some(c) if c.name == key => Some(expected),
+                _ => columns.iter().position(|c| c.name == key),
+            };
+            let Some(at) = at else {
+                map.next_value::<IgnoredAny>()?;
+                continue;
+            };
+            let cell = match columns[at].ty {
+                Type::Text | Type::Bytes | Type::Timestamp => {
+                    map.next_value::<Option<Text<'de>>>()?.map(|t| Cell::Text(t.0))
                 }
-                Ok(Line { cells, column: 0, payload: true })
-            }
+                Type::Int32 | Type::Int64 => map.next_value::<Option<i64>>()?.map(Cell::Number),
+                Type::Headers => map.next_value::<Option<Vec<HeaderCell<'de>>>>()?.map(Cell::Headers),
+            };
+            cells[at] = cell.unwrap_or(Cell::Null);
+            expected = at + 1;
         }
-        deserializer.deserialize_map(Keys)
+        Ok(Line { columns, cells, column: 0, payload })
     }
 }
 
@@ -148,7 +172,7 @@ fn unbase64(text: &str) -> Result<Vec<u8>> {
 impl<'a> Line<'a> {
     /// Takes the next cell; [`Cell::Null`] for a payload column that is not wanted.
     fn next(&mut self) -> Result<Cell<'a>> {
-        let (cell, column) = (self.cells.get_mut(self.column), COLUMNS.get(self.column));
+        let (cell, column) = (self.cells.get_mut(self.column), self.columns.get(self.column));
         self.column += 1;
         match (cell.map(std::mem::take), column) {
             (Some(Cell::Missing) | None, column) => {
@@ -174,7 +198,7 @@ impl<'a> Line<'a> {
     /// A batch of one record that has nothing but the line's headers.
     fn headers(&mut self) -> Result<RawBatch> {
         let mut owned = Vec::new();
-        for (cell, column) in self.cells.iter().zip(&COLUMNS) {
+        for (cell, column) in self.cells.iter().zip(self.columns) {
             match cell {
                 Cell::Headers(headers) if self.payload => {
                     for h in headers {

@@ -8,6 +8,7 @@ mod jsonl;
 mod jsonl_read;
 mod parquet_read;
 mod parquet_write;
+pub mod refetched;
 pub mod restored;
 pub mod row;
 pub mod schema;
@@ -106,9 +107,14 @@ enum Output {
 
 impl<'a> Encoder<'a> {
     pub fn new(format: Format, context: &FileContext<'a>) -> Result<Self> {
+        let metadata = [
+            (schema::META_SCHEMA_VERSION, &*SCHEMA_VERSION.to_string()),
+            (schema::META_PROGRAM_VERSION, context.program_version),
+            (schema::META_INTENT, context.intent_key),
+        ];
         let out = match format {
-            Format::Parquet => Output::Parquet(Box::new(parquet_write::Sink::new(context)?)),
-            Format::Jsonl(compression) => Output::Jsonl(jsonl::Sink::new(compression)?),
+            Format::Parquet => Output::Parquet(Box::new(parquet_write::Sink::new(&schema::COLUMNS, &metadata)?)),
+            Format::Jsonl(compression) => Output::Jsonl(jsonl::Sink::new(&schema::COLUMNS, compression)?),
         };
         Ok(Self { row: row::Writer::new(context), out })
     }

@@ -8,7 +8,7 @@ use super::row::{self, Cells};
 use super::schema::{self, COLUMNS, Column, Type};
 use super::{ArchivedRecord, Projection};
 use crate::error::{Error, Result};
-use crate::record::{Header, RawBatch, TimestampType};
+use crate::record::{Header, Headers, RawBatch, TimestampType};
 use arrow_array::cast::AsArray;
 use arrow_array::types::{Int32Type, Int64Type, TimestampMicrosecondType};
 use arrow_array::{Array, BinaryArray, Int32Array, Int64Array, ListArray, RecordBatch, StringArray};
@@ -31,16 +31,29 @@ pub(super) fn read(
     visit: &mut dyn FnMut(ArchivedRecord<'_>) -> Result<ControlFlow<()>>,
 ) -> Result<()> {
     let payload = projection == Projection::All;
-    let mut reader = open(data, |c| payload || !c.is_payload())?;
+    rows(&COLUMNS, schema::META_SCHEMA_VERSION, data, payload, &mut |cells, headers| {
+        row::read(cells, payload)?.with(headers, &mut *visit)
+    })
+}
+
+/// Hands over each row's cells, in the order of the columns, and its headers. `version`: the name of their version in the
+/// footer.
+pub(super) fn rows(
+    ours: &[Column],
+    version: &str,
+    data: Bytes,
+    payload: bool,
+    visit: &mut dyn FnMut(&mut Batch<'_>, Headers<'_>) -> Result<ControlFlow<()>>,
+) -> Result<()> {
+    let mut reader = open(ours, version, data, |c| payload || !c.is_payload())?;
     while let Some(batch) = next(&mut reader)? {
         let headers = if payload { headers(&batch)? } else { RawBatch::new() };
         let none = no_headers();
-        let mut row = Batch { columns: columns(&batch)?, column: 0, row: 0 };
+        let mut row = Batch { columns: columns(ours, &batch)?, column: 0, row: 0 };
         for i in 0..batch.num_rows() {
             (row.row, row.column) = (i, 0);
-            let read = row::read(&mut row, payload)?;
             let headers = if payload { headers.get(i).headers } else { none.get(0).headers };
-            if read.with(headers, &mut *visit)?.is_break() {
+            if visit(&mut row, headers)?.is_break() {
                 return Ok(());
             }
         }
@@ -49,7 +62,7 @@ pub(super) fn read(
 }
 
 pub(super) fn offsets(data: Bytes) -> Result<Vec<i64>> {
-    let mut reader = open(data, |c| c.name == "kafka_offset")?;
+    let mut reader = open(&COLUMNS, schema::META_SCHEMA_VERSION, data, |c| c.name == "kafka_offset")?;
     let mut offsets = Vec::new();
     while let Some(batch) = next(&mut reader)? {
         offsets.extend_from_slice(batch.column(0).as_primitive::<Int64Type>().values());
@@ -70,20 +83,25 @@ fn next(reader: &mut ParquetRecordBatchReader) -> Result<Option<RecordBatch>> {
     guarded(|| reader.next().transpose().map_err(corrupt))
 }
 
-fn open(data: Bytes, wanted: impl Fn(&Column) -> bool) -> Result<ParquetRecordBatchReader> {
+fn open(
+    ours: &[Column],
+    version: &str,
+    data: Bytes,
+    wanted: impl Fn(&Column) -> bool,
+) -> Result<ParquetRecordBatchReader> {
     guarded(|| {
         let options = ArrowReaderOptions::new().with_skip_arrow_metadata(true);
         let builder = ParquetRecordBatchReaderBuilder::try_new_with_options(data, options).map_err(corrupt)?;
         let file = builder.metadata().file_metadata();
         let version = file
             .key_value_metadata()
-            .and_then(|pairs| pairs.iter().find(|p| p.key == schema::META_SCHEMA_VERSION))
+            .and_then(|pairs| pairs.iter().find(|p| p.key == version))
             .and_then(|p| p.value.as_deref()?.parse::<u32>().ok());
         if version.is_none_or(|v| v == 0) {
             return Err(corrupt("its footer has no schema version"));
         }
-        check(builder.schema())?;
-        let roots: Vec<usize> = (0..COLUMNS.len()).filter(|i| wanted(&COLUMNS[*i])).collect();
+        check(ours, builder.schema())?;
+        let roots: Vec<usize> = (0..ours.len()).filter(|i| wanted(&ours[*i])).collect();
         let mask = ProjectionMask::roots(builder.parquet_schema(), roots);
         let groups = builder.metadata().row_groups();
         let (rows, bytes) = groups
@@ -95,8 +113,8 @@ fn open(data: Bytes, wanted: impl Fn(&Column) -> bool) -> Result<ParquetRecordBa
 }
 
 /// The file begins with this version's columns, in order.
-fn check(file: &Schema) -> Result<()> {
-    let ours = schema::arrow_schema();
+fn check(ours: &[Column], file: &Schema) -> Result<()> {
+    let ours = schema::arrow_schema_of(ours);
     for (i, want) in ours.fields().iter().enumerate() {
         match file.fields().get(i) {
             Some(has) if has.name() == want.name() && has.data_type() == want.data_type() => {}
@@ -115,7 +133,7 @@ fn check(file: &Schema) -> Result<()> {
 }
 
 /// One batch's arrays by their place in the table of columns.
-struct Batch<'a> {
+pub(super) struct Batch<'a> {
     columns: Vec<Values<'a>>,
     column: usize,
     row: usize,
@@ -131,10 +149,9 @@ enum Values<'a> {
     Timestamp(&'a TimestampMicrosecondArray),
 }
 
-fn columns(batch: &RecordBatch) -> Result<Vec<Values<'_>>> {
+fn columns<'b>(ours: &[Column], batch: &'b RecordBatch) -> Result<Vec<Values<'b>>> {
     let missing = |c: &Column| corrupt(format!("column {} has another type than its footer says", c.name));
-    COLUMNS
-        .iter()
+    ours.iter()
         .map(|c| {
             let Some(array) = batch.column_by_name(c.name) else { return Ok(Values::NotRead) };
             match c.ty {

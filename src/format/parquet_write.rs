@@ -3,14 +3,14 @@
 //! Owns encodings, compression, row groups and footer metadata. Rows go straight into Arrow builders, a batch of
 //! them into the Parquet writer, which compresses page by page: what is held is mostly compressed already.
 
-use super::FileContext;
 use super::row::{self, header_name, split};
-use super::schema::{self, COLUMNS, Column, Type, Values};
+use super::schema::{self, Column, Type, Values};
 use crate::error::{Error, Result};
 use crate::record::Headers;
 use arrow_array::builder::{BinaryBuilder, Int32Builder, Int64Builder, StringBuilder, TimestampMicrosecondBuilder};
 use arrow_array::{ArrayRef, ListArray, RecordBatch, StructArray};
 use arrow_buffer::OffsetBuffer;
+use arrow_schema::SchemaRef;
 use parquet::arrow::ArrowWriter;
 use parquet::arrow::arrow_writer::ArrowWriterOptions;
 use parquet::basic::{Compression, ZstdLevel};
@@ -31,6 +31,7 @@ const PAYLOAD_ZSTD: i32 = 3;
 const OTHER_ZSTD: i32 = 1;
 
 pub(super) struct Sink {
+    schema: SchemaRef,
     writer: ArrowWriter<Vec<u8>>,
     builders: Vec<Builder>,
     /// The column that comes next.
@@ -61,13 +62,16 @@ struct HeadersBuilder {
 }
 
 impl Sink {
-    pub(super) fn new(context: &FileContext<'_>) -> Result<Self> {
-        let options = ArrowWriterOptions::new().with_properties(properties(context)?).with_skip_arrow_metadata(true);
-        let writer =
-            ArrowWriter::try_new_with_options(Vec::new(), schema::arrow_schema(), options).map_err(internal)?;
+    /// `metadata`: of the footer, names and values.
+    pub(super) fn new(columns: &[Column], metadata: &[(&str, &str)]) -> Result<Self> {
+        let properties = properties(columns, metadata)?;
+        let options = ArrowWriterOptions::new().with_properties(properties).with_skip_arrow_metadata(true);
+        let schema = schema::arrow_schema_of(columns);
+        let writer = ArrowWriter::try_new_with_options(Vec::new(), schema.clone(), options).map_err(internal)?;
         Ok(Self {
+            schema,
             writer,
-            builders: COLUMNS.iter().map(|c| Builder::new(c.ty)).collect(),
+            builders: columns.iter().map(|c| Builder::new(c.ty)).collect(),
             column: 0,
             batch_rows: 0,
             batch_bytes: 0,
@@ -103,7 +107,7 @@ impl Sink {
             return Ok(());
         }
         let arrays = self.builders.iter_mut().map(Builder::finish).collect::<Result<Vec<_>>>()?;
-        let batch = RecordBatch::try_new(schema::arrow_schema(), arrays).map_err(internal)?;
+        let batch = RecordBatch::try_new(self.schema.clone(), arrays).map_err(internal)?;
         self.writer.write(&batch).map_err(internal)?;
         self.group_rows += self.batch_rows;
         self.group_bytes += self.batch_bytes;
@@ -126,18 +130,15 @@ fn internal(error: impl std::fmt::Display) -> Error {
     Error::internal(format!("Parquet could not be encoded: {error}"))
 }
 
-fn properties(context: &FileContext<'_>) -> Result<WriterProperties> {
+fn properties(columns: &[Column], metadata: &[(&str, &str)]) -> Result<WriterProperties> {
     let zstd = |level| ZstdLevel::try_new(level).map(Compression::ZSTD).map_err(internal);
     let payload_zstd = zstd(PAYLOAD_ZSTD)?;
+    let pair = |(name, value): &(&str, &str)| KeyValue::new((*name).to_owned(), (*value).to_owned());
     let mut builder = WriterProperties::builder()
         .set_compression(zstd(OTHER_ZSTD)?)
         .set_max_row_group_row_count(Some(2 * GROUP_ROWS))
-        .set_key_value_metadata(Some(vec![
-            KeyValue::new(schema::META_SCHEMA_VERSION.to_owned(), schema::SCHEMA_VERSION.to_string()),
-            KeyValue::new(schema::META_PROGRAM_VERSION.to_owned(), context.program_version.to_owned()),
-            KeyValue::new(schema::META_INTENT.to_owned(), context.intent_key.to_owned()),
-        ]));
-    for (path, values) in COLUMNS.iter().flat_map(leaves) {
+        .set_key_value_metadata(Some(metadata.iter().map(pair).collect()));
+    for (path, values) in columns.iter().flat_map(leaves) {
         builder = builder.set_column_dictionary_enabled(path.clone(), values == Values::Repeating);
         if values == Values::LookedUp {
             // Sized for a full row group, then folded down to the rows that there are.

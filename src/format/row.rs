@@ -42,11 +42,11 @@ pub fn header_name(name: &[u8]) -> (Cow<'_, str>, Option<&[u8]>) {
 }
 
 /// `None` outside 1970 to 9999.
-fn within_years(us: i64) -> Option<i64> {
+pub(super) fn within_years(us: i64) -> Option<i64> {
     (0..END_US).contains(&us).then_some(us)
 }
 
-fn size(bytes: Option<&[u8]>) -> Option<i32> {
+pub(super) fn size(bytes: Option<&[u8]>) -> Option<i32> {
     bytes.map(|b| i32::try_from(b.len()).unwrap_or(i32::MAX))
 }
 
@@ -275,20 +275,20 @@ impl Row<'_> {
     }
 }
 
-fn bad(column: &str) -> Error {
+pub(super) fn bad(column: &str) -> Error {
     Error::corrupt(format!("column {column} has a value that was never written there"))
 }
 
-fn required<T>(value: Option<T>, column: &str) -> Result<T> {
+pub(super) fn required<T>(value: Option<T>, column: &str) -> Result<T> {
     value.ok_or_else(|| Error::corrupt(format!("column {column} is null where it must not be")))
 }
 
-fn parsed<T>(value: Option<Cow<'_, str>>, column: &str, parse: impl Fn(&str) -> Option<T>) -> Result<T> {
+pub(super) fn parsed<T>(value: Option<Cow<'_, str>>, column: &str, parse: impl Fn(&str) -> Option<T>) -> Result<T> {
     parse(&required(value, column)?).ok_or_else(|| bad(column))
 }
 
 /// Text and bytes columns of one value back into its bytes.
-fn join<'a>(cells: &mut impl Cells<'a>, name: &str) -> Result<Option<Cow<'a, [u8]>>> {
+pub(super) fn join<'a>(cells: &mut impl Cells<'a>, name: &str) -> Result<Option<Cow<'a, [u8]>>> {
     match (cells.text()?, cells.bytes()?) {
         (Some(_), Some(_)) => Err(Error::corrupt(format!("{name}_text and {name}_bytes are both set"))),
         (Some(Cow::Borrowed(text)), None) => Ok(Some(Cow::Borrowed(text.as_bytes()))),

@@ -51,7 +51,7 @@ pub struct Column {
     pub source: &'static str,
 }
 
-const fn column(
+pub(super) const fn column(
     name: &'static str,
     ty: Type,
     required: bool,
@@ -170,7 +170,10 @@ pub(super) fn header_element() -> Arc<Field> {
 
 /// The Arrow schema of [`COLUMNS`].
 pub fn arrow_schema() -> Arc<Schema> {
-    static SCHEMA: LazyLock<Arc<Schema>> =
-        LazyLock::new(|| Arc::new(Schema::new(COLUMNS.iter().map(Column::field).collect::<Vec<_>>())));
+    static SCHEMA: LazyLock<Arc<Schema>> = LazyLock::new(|| arrow_schema_of(&COLUMNS));
     Arc::clone(&SCHEMA)
+}
+
+pub fn arrow_schema_of(columns: &[Column]) -> Arc<Schema> {
+    Arc::new(Schema::new(columns.iter().map(Column::field).collect::<Vec<_>>()))
 }

@@ -45,6 +45,13 @@ pub enum TopicId {
 
 /// How long brokers may take to answer for the first time before it is told that they are waited for.
 const QUIET: Duration = Duration::from_secs(5);
+/// A topic that was looked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Found {
+    pub topic: TopicInfo,
+    /// `None` where the brokers tell no ids.
+    pub id: Option<String>,
+}
 
 /// librdkafka's internal topics and Kafka's own, which a pattern never means.
 fn is_internal(topic: &str) -> bool {
@@ -239,6 +246,49 @@ impl Admin {
             Err(code) if is_no_topic(code) => Ok(TopicId::NoTopic),
             Err(code) => Err(unavailable(code.to_string())),
         }
+    }
+
+    /// A topic by its name, or by its id as Kafka prints it where none has that name; `None` if there is neither.
+    ///
+    /// # Errors
+    /// [`crate::Kind::Unavailable`] if there is no answer, or this user may not describe it: it says nothing about the
+    /// topic.
+    pub fn find(&self, name_or_id: &str, timeout: Duration) -> Result<Option<Found>> {
+        let name = match self.topic_id(&TopicPartition::new(name_or_id, 0), timeout)? {
+            TopicId::NoTopic => match self.named(name_or_id, timeout)? {
+                Some(name) => name,
+                None => return Ok(None),
+            },
+            _ => name_or_id.to_owned(),
+        };
+        let id = match self.topic_id(&TopicPartition::new(&name, 0), timeout)? {
+            TopicId::Is(id) => Some(id),
+            TopicId::NotTold => None,
+            TopicId::NoTopic => return Ok(None),
+        };
+        let topic = self.topics(std::slice::from_ref(&name), timeout)?.into_iter().next();
+        Ok(topic.map(|topic| Found { topic, id }))
+    }
+
+    /// The name of the topic with this id. Brokers are not asked by id, which librdkafka has no call for: all topics are
+    /// described.
+    fn named(&self, id: &str, timeout: Duration) -> Result<Option<String>> {
+        let is_id = id.len() == 22 && id.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_'));
+        if !is_id {
+            return Ok(None);
+        }
+        let unavailable = |why: String| Error::unavailable(format!("cannot find the topic with id {id}: {why}"));
+        let metadata = self.client().fetch_metadata(None, timeout).map_err(|e| unavailable(e.to_string()))?;
+        let Some(broker) = metadata.brokers().first().map(|b| b.id()) else {
+            return Err(unavailable("no broker answers".into()));
+        };
+        for topic in metadata.topics().iter().filter(|t| t.error().is_none()) {
+            let told = describe_topic_id(self.client(), topic.name(), broker, timeout);
+            if told.map_err(|e| unavailable(e.to_string()))?.as_deref() == Some(id) {
+                return Ok(Some(topic.name().to_owned()));
+            }
+        }
+        Ok(None)
     }
 
     /// The offset that the group of [`Admin::of_group`] has committed; `None` if none.

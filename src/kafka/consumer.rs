@@ -15,6 +15,7 @@ use rdkafka::types::RDKafkaRespErr;
 use rdkafka_sys as sys;
 use std::collections::VecDeque;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 /// Partitions that the group gave or took.
@@ -28,6 +29,8 @@ pub enum Rebalance {
 #[derive(Default)]
 pub(super) struct Context {
     rebalances: Mutex<VecDeque<Rebalance>>,
+    /// Fetch requests, where statistics are asked for.
+    fetches: AtomicU64,
     pub(super) last: LastError,
 }
 
@@ -38,6 +41,12 @@ impl ClientContext for Context {
     fn error(&self, error: KafkaError, reason: &str) {
         tracing::debug!(target: "librdkafka", "{error}: {reason}");
         self.last.set(reason);
+    }
+    /// Parsed as far as it is needed: [`rdkafka::Statistics`] refuses all for one field that it does not know.
+    fn stats_raw(&self, statistics: &[u8]) {
+        let statistics: serde_json::Value = serde_json::from_slice(statistics).unwrap_or_default();
+        let brokers = statistics["brokers"].as_object().into_iter().flatten();
+        self.fetches.store(brokers.filter_map(|(_, b)| b["req"]["Fetch"].as_u64()).sum(), Relaxed);
     }
 }
 
@@ -113,6 +122,11 @@ impl Consumer {
     /// What librdkafka last said about its connections.
     pub fn last_error(&self) -> Option<String> {
         self.inner.context().last.get()
+    }
+
+    /// Fetch requests that were sent, as of the last statistics.
+    pub(super) fn fetches(&self) -> u64 {
+        self.inner.context().fetches.load(Relaxed)
     }
 
     /// Joins the group for these topics; names that begin with `^` are regular expressions.

@@ -26,6 +26,11 @@ impl<'m> Message<'m> {
         self.0.offset()
     }
 
+    /// Bytes of key and value.
+    pub fn size(&self) -> usize {
+        self.0.key_len() + self.0.payload_len()
+    }
+
     /// Copies the record into `batch`, byte for byte.
     ///
     /// # Errors

@@ -1,6 +1,6 @@
 //! All of Kafka: the only module that uses rdkafka.
 //!
-//! Owns connections and their settings, reading ([`Consumer`], [`RangeReader`]), writing ([`Producer`]), questions to
+//! Owns connections and their settings, reading ([`Consumer`], [`RangeReader`], [`OriginalsReader`]), writing ([`Producer`]), questions to
 //! the brokers ([`Admin`]) and the embedded broker of the demo ([`MockBroker`]). Knows nothing of the archive.
 //! Invariant: what is read or written are the record's bytes, header names that are not UTF-8 or hold NUL included.
 
@@ -12,17 +12,19 @@ mod logs;
 pub mod memory;
 mod message;
 mod mock;
+mod originals;
 mod producer;
 mod properties;
 mod range;
 mod refusal;
 
-pub use admin::{Admin, TopicId, TopicInfo, pattern};
+pub use admin::{Admin, Found, TopicId, TopicInfo, pattern};
 pub use consumer::{Consumer, Polled, Rebalance};
 pub use limits::topic_settings;
 pub use logs::{Peeked, peek};
 pub use message::Message;
 pub use mock::MockBroker;
+pub use originals::{OriginalsReader, Tell, Wanted};
 pub use producer::{Ack, NewRecord, Producer, Refusal, Transactions, UNSENDABLE_TIMESTAMP, committed};
 pub use range::{RangeEnd, RangeReader};
 

@@ -28,6 +28,10 @@ impl PayloadState {
             Self::CopiedBare => "copied_bare",
         }
     }
+    /// Whether something of the original is not in the dead letter.
+    pub fn lacks_original(self) -> bool {
+        matches!(self, Self::NotCopied | Self::CopiedBare)
+    }
     pub fn parse(s: &str) -> Option<Self> {
         [Self::Present, Self::Tombstone, Self::NotCopied, Self::CopiedBare].into_iter().find(|p| p.as_str() == s)
     }

@@ -128,7 +128,7 @@ pub struct Header<'a> {
 }
 
 /// A record's headers, in order, repeats kept. Cheap to copy and to walk.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 pub struct Headers<'a> {
     lens: &'a [HeaderLen],
     bytes: &'a [u8],

@@ -1,7 +1,8 @@
 //! Records that are sent together. Pure.
 
-use super::plan::{Place, Rules, Skip, Verdict, Why};
+use super::plan::{Made, Place, Rules, Skip, Verdict, Why};
 use crate::format::ArchivedRecord;
+use crate::format::refetched::Original;
 use crate::record::{RawBatch, RecordId};
 
 /// A batch is full when the first of these is reached.
@@ -46,13 +47,17 @@ impl Batcher {
         Self { limits, open: Batch::at(start) }
     }
 
-    /// Takes the next record; gives a batch when one is full.
-    pub fn push(&mut self, rules: &Rules<'_>, record: &ArchivedRecord<'_>, verdict: Verdict) -> Option<Batch> {
-        let raw = &record.raw;
-        let original = rules.dialects.original(&record.id.topic, raw);
-        match (verdict, original) {
-            (Verdict::Send(place), Some((key, value))) => {
-                let headers = rules.headers(record);
+    /// Takes the next record, with its original where that was read again; gives a batch when one is full.
+    pub fn push(
+        &mut self,
+        rules: &Rules<'_>,
+        record: &ArchivedRecord<'_>,
+        original: Option<&Original<'_>>,
+        verdict: Verdict,
+    ) -> Option<Batch> {
+        let id = &record.id;
+        match (verdict, rules.made(record, original)) {
+            (Verdict::Send(place), Some(Made { raw, key, value, headers })) => {
                 self.open.raw.push(
                     raw.offset,
                     raw.timestamp_ms,
@@ -62,14 +67,14 @@ impl Batcher {
                     value.as_deref(),
                     headers.into_iter(),
                 );
-                self.open.rows.push((record.id.clone(), place));
+                self.open.rows.push((id.clone(), place));
             }
             // What the dead letter does not hold is never sent as what is missing.
             (Verdict::Send(place), None) => {
                 let skip = Skip { why: Why::NotCopied, target: Some(place.topic), restore_id: None };
-                self.open.skipped.push((record.id.clone(), skip));
+                self.open.skipped.push((id.clone(), skip));
             }
-            (Verdict::Skip(skip), _) if skip.why.is_failure() => self.open.skipped.push((record.id.clone(), skip)),
+            (Verdict::Skip(skip), _) if skip.why.is_failure() => self.open.skipped.push((id.clone(), skip)),
             (Verdict::Skip(_), _) => {}
         }
         self.open.end += 1;

@@ -4,6 +4,7 @@
 
 use super::plan::{Skip, Verdict, Why};
 use crate::format::ArchivedRecord;
+use crate::format::refetched::Original;
 use crate::record::{PayloadState, RecordId};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -47,6 +48,8 @@ pub struct Counts {
     pub skipped: BTreeMap<Skip, Skipped>,
     /// Of those to restore: their original headers and timestamp were not copied into the dead letter.
     pub bare: u64,
+    /// Of those to restore: sent as their original, which was read again.
+    pub refetched: u64,
     /// Of those to restore: null values.
     pub tombstones: u64,
     /// Of those to restore.
@@ -65,14 +68,17 @@ impl Counts {
         Self { not_found: asked.cloned().unwrap_or_default(), ..Self::default() }
     }
 
-    pub fn add(&mut self, record: &ArchivedRecord<'_>, verdict: &Verdict) {
+    pub fn add(&mut self, record: &ArchivedRecord<'_>, original: Option<&Original<'_>>, verdict: &Verdict) {
         self.selected += 1;
         self.not_found.remove(&record.id);
         match verdict {
             Verdict::Send(place) => {
                 self.to_restore += 1;
-                self.bare += u64::from(record.decoded.payload_state == PayloadState::CopiedBare);
-                self.tombstones += u64::from(record.raw.value.is_none());
+                let raw = original.map_or(&record.raw, |o| &o.raw);
+                self.refetched += u64::from(original.is_some());
+                let bare = original.is_none() && record.decoded.payload_state == PayloadState::CopiedBare;
+                self.bare += u64::from(bare);
+                self.tombstones += u64::from(raw.value.is_none());
                 self.count_failure(&record.decoded.failure_key);
                 if !self.targets.contains(&place.topic) {
                     self.targets.insert(place.topic.clone());

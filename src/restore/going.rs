@@ -16,6 +16,8 @@ use crate::filter::Filter;
 use crate::format::restored::Restored;
 use crate::host::now_us;
 use crate::kafka::Refusal;
+use crate::refetch::index::Index;
+use crate::refetch::originals::Originals;
 use crate::stage::{Stage, StageReceiver};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -54,6 +56,7 @@ impl Going<'_> {
         let selected = self.planned(&filter, &left).await?;
         let mut cuts = restore.catalog.cuts(selected, &filter, Reading::RESTORE);
         let mut batcher = Batcher::new(restore.options.limits, self.done);
+        let mut index = Index::new(restore.catalog.store().clone());
         for (first, planned) in left {
             let cut = cuts.next().await?.ok_or_else(|| Error::internal("fewer cuts were read than asked for"))?;
             if cut.len() as u64 != planned.selected {
@@ -64,7 +67,9 @@ impl Going<'_> {
                     planned.selected
                 )));
             }
-            if !self.send_cut(&rules, &past, &cut, self.done.saturating_sub(first), &mut batcher).await? {
+            let originals = restore.originals(&cut, &mut index, Some(planned)).await?;
+            let skip = self.done.saturating_sub(first);
+            if !self.send_cut(&rules, &past, (&cut, originals), skip, &mut batcher).await? {
                 return Ok(false);
             }
         }
@@ -99,7 +104,7 @@ impl Going<'_> {
         &mut self,
         rules: &Rules<'_>,
         past: &Past,
-        cut: &Cut,
+        (cut, mut originals): (&Cut, Originals),
         skip: u64,
         batcher: &mut Batcher,
     ) -> Result<bool> {
@@ -107,10 +112,11 @@ impl Going<'_> {
         let past = past.of(&m.topic, m.generation, m.partition);
         let skip = usize::try_from(skip).unwrap_or(usize::MAX);
         for i in skip.min(cut.len())..cut.len() {
+            originals.load(cut.offset(i)).await?;
             let full = {
-                let record = cut.get(i);
-                let verdict = rules.decide(&record, past);
-                batcher.push(rules, &record, verdict)
+                let (record, original) = (cut.get(i), originals.at(cut.offset(i)));
+                let verdict = rules.decide(&record, original.as_ref(), past);
+                batcher.push(rules, &record, original.as_ref(), verdict)
             };
             if let Some(batch) = full {
                 self.flush(batch).await?;

@@ -28,12 +28,15 @@ mod turn;
 pub use planning::{Draft, Prepared};
 pub use running::End;
 
-use crate::catalog::{Catalog, Selected};
+use crate::catalog::{Catalog, Cut, Selected};
 use crate::dialect::Dialects;
 use crate::error::{Error, Result};
 use crate::filter::Filter;
 use crate::layout;
 use crate::ledger::{DataObject, Manifest};
+use crate::refetch::documents::{Known, Sidecar};
+use crate::refetch::index::Index;
+use crate::refetch::originals::Originals;
 use crate::store::Store;
 use audit::Process;
 use batch::Limits;
@@ -143,6 +146,25 @@ impl Restore {
         &**self.catalog.store()
     }
 
+    /// The originals of a cut's dead letters; with a plan those that it has, so that each run of it sends the same.
+    async fn originals(&self, cut: &Cut, index: &mut Index, plan: Option<&PlanCut>) -> Result<Originals> {
+        let lacks = (0..cut.len()).any(|i| cut.payload_state(i).lacks_original());
+        let wanted = plan.is_none_or(|plan| !plan.refetched.is_empty());
+        let mut known = if lacks && wanted { index.of(cut.manifest()).await? } else { Known::default() };
+        if let Some(plan) = plan {
+            let is_planned =
+                |s: &Sidecar| plan.refetched.iter().any(|o| o.key == s.doc.key && o.sha256 == s.doc.sha256);
+            known.sidecars.retain(is_planned);
+            if known.sidecars.len() != plan.refetched.len() {
+                return Err(Error::corrupt(format!(
+                    "of the originals that the plan has for {}, not all are listed any more: run `dlq-archiver verify`",
+                    plan.manifest
+                )));
+            }
+        }
+        Ok(Originals::new(self.catalog.store().clone(), known))
+    }
+
     fn rules<'a>(
         &'a self,
         options: &'a RuleOptions,
@@ -161,7 +183,7 @@ fn place(selected: &Selected) -> CutPlace {
     (m.topic.clone(), m.partition, m.generation, m.from)
 }
 
-fn plan_cut(m: &Manifest, selected: u64, objects: &[DataObject]) -> PlanCut {
+fn plan_cut(m: &Manifest, selected: u64, objects: &[DataObject], originals: &[Sidecar]) -> PlanCut {
     PlanCut {
         manifest: layout::manifest_key(&layout::ledger_prefix(&m.topic, m.partition, m.generation), m.from),
         topic: m.topic.clone(),
@@ -170,5 +192,9 @@ fn plan_cut(m: &Manifest, selected: u64, objects: &[DataObject]) -> PlanCut {
         from: m.from,
         selected,
         objects: objects.iter().map(|o| PlanObject { key: o.key.clone(), sha256: o.sha256.clone() }).collect(),
+        refetched: originals
+            .iter()
+            .map(|s| PlanObject { key: s.doc.key.clone(), sha256: s.doc.sha256.clone() })
+            .collect(),
     }
 }

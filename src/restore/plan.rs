@@ -5,12 +5,13 @@
 //! nor a second time without being asked, nor into a dead-letter topic.
 
 use super::past::PastPartition;
-use crate::dialect::{Dialects, Payload, restore_target};
+use crate::dialect::{Dialects, restore_target};
 use crate::error::{Error, Result};
 use crate::filter::FilterDoc;
 use crate::format::ArchivedRecord;
+use crate::format::refetched::Original;
 use crate::ledger::sha256_hex;
-use crate::record::{Header, PayloadState};
+use crate::record::{Header, PayloadState, RawRecord};
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -118,6 +119,9 @@ pub struct PlanCut {
     /// Matching records.
     pub selected: u64,
     pub objects: Vec<PlanObject>,
+    /// Files of originals that take the place of dead letters.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub refetched: Vec<PlanObject>,
 }
 
 /// `restores/<id>/plan.json`: fixed before the first record is sent.
@@ -235,7 +239,10 @@ impl Why {
                 "finish that restore with --resume ID. If it was taken over, compare restores/ID/sent with the target, and \
                  send what is missing there with --record-id and --include-restored"
             }
-            Self::NotCopied => "nothing to send: copying is switched on where the records are dead-lettered",
+            Self::NotCopied => {
+                "`dlq-archiver refetch` reads them from the topics that they came from, as long as those have them; then give \
+                 the command again. Copying is switched on where the records are dead-lettered"
+            }
             Self::UnknownOrigin => "name the target with --to TOPIC",
             Self::DeadLetterTarget => {
                 "name another with --to TOPIC; --allow-dead-letter-target sends it there all the same"
@@ -322,15 +329,21 @@ impl Rules<'_> {
         !self.options.allow_dead_letter_target && (self.archived.contains(topic) || is_dead_letter_name(topic))
     }
 
-    /// What becomes of a record.
-    pub fn decide(&self, record: &ArchivedRecord<'_>, past: PastPartition<'_>) -> Verdict {
-        let (id, raw) = (&record.id, &record.raw);
-        let decoded = self.dialects.decode(&id.topic, id.partition, raw);
+    /// What becomes of a record. With its original, that is what is restored.
+    pub fn decide(
+        &self,
+        record: &ArchivedRecord<'_>,
+        original: Option<&Original<'_>>,
+        past: PastPartition<'_>,
+    ) -> Verdict {
+        let id = &record.id;
+        let decoded = self.dialects.decode(&id.topic, id.partition, &record.raw);
         // The archive's column, too: the tables may have learned since, or forgotten.
-        if [decoded.payload_state, record.decoded.payload_state].contains(&PayloadState::NotCopied) {
+        let states = [decoded.payload_state, record.decoded.payload_state];
+        if original.is_none() && states.contains(&PayloadState::NotCopied) {
             return Verdict::skip(Why::NotCopied, None);
         }
-        let Some(original) = self.dialects.original(&id.topic, raw) else {
+        let Some(made) = self.made(record, original) else {
             return Verdict::skip(Why::NotCopied, None);
         };
         if !self.options.include_restored {
@@ -341,7 +354,13 @@ impl Rules<'_> {
                 return Verdict::Skip(Skip { why, target, restore_id });
             }
         }
-        let origin = restore_target(&decoded);
+        // An original may have been dead-lettered before: then it has a true origin of its own.
+        let first = original.map(|o| self.dialects.decode(o.topic, o.partition, &o.raw));
+        let origin = match (&first, original) {
+            (Some(first), Some(o)) => restore_target(first).or(Some((o.topic, Some(o.partition)))),
+            _ => restore_target(&decoded),
+        };
+        let raw = &made.raw;
         let Some(topic) = self.options.to.as_deref().or(origin.map(|o| o.0)) else {
             return Verdict::skip(Why::UnknownOrigin, None);
         };
@@ -360,36 +379,46 @@ impl Rules<'_> {
                 return Verdict::skip(Why::Expired, Some(topic));
             }
         }
-        if self.limits.get(topic).is_some_and(|limit| self.is_larger(record, &original, *limit)) {
+        if self.limits.get(topic).is_some_and(|limit| made.is_larger(*limit)) {
             return Verdict::skip(Why::TooLarge, Some(topic));
         }
         let partition = origin.and_then(|o| o.1).filter(|p| (0..*partitions).contains(p));
         Verdict::Send(Place { topic: topic.to_owned(), partition })
     }
 
-    /// Whether the record, sent alone, is more than `limit` bytes.
-    fn is_larger(&self, record: &ArchivedRecord<'_>, (key, value): &Payload<'_>, limit: u64) -> bool {
-        let raw = &record.raw;
-        // Most are far from it, and need no look at their headers.
-        let payload = |p: &Option<Cow<'_, [u8]>>| p.as_ref().map_or(0, |p| p.len());
-        let most = raw.payload_len() + payload(key) + payload(value);
-        let at_most = most + BATCH_HEADER + VARINT * (6 + 2 * raw.headers.len());
-        at_most as u64 > limit && sent_size(key.as_deref(), value.as_deref(), &self.headers(record)) as u64 > limit
-    }
-
-    /// The headers that a restored record keeps, in order.
-    pub fn headers<'r>(&self, record: &ArchivedRecord<'r>) -> Vec<Header<'r>> {
-        let raw = &record.raw;
-        let strips = self.dialects.strips(&record.id.topic, raw);
+    /// What is restored of a record: its original that was read again, or else what the dead letter holds of it; `None`
+    /// where it does not hold it.
+    pub fn made<'r>(&self, record: &ArchivedRecord<'r>, original: Option<&Original<'r>>) -> Option<Made<'r>> {
+        let (topic, raw) = original.map_or((record.id.topic.as_str(), record.raw), |o| (o.topic, o.raw));
+        let (key, value) = match original {
+            Some(o) => (o.raw.key.map(Cow::Borrowed), o.raw.value.map(Cow::Borrowed)),
+            None => self.dialects.original(topic, &raw)?,
+        };
+        let strips = self.dialects.strips(topic, &raw);
         let kept = raw.headers.iter().zip(strips).filter(|(h, strip)| !strip && !h.name.starts_with(OWN_HEADERS));
-        kept.map(|(h, _)| h).collect()
+        let headers = kept.map(|(h, _)| h).collect();
+        Some(Made { raw, key, value, headers })
+    }
+}
+
+/// A record as it is restored: of `raw` its timestamp and offset.
+pub struct Made<'r> {
+    pub raw: RawRecord<'r>,
+    pub key: Option<Cow<'r, [u8]>>,
+    pub value: Option<Cow<'r, [u8]>>,
+    /// That it keeps, in order.
+    pub headers: Vec<Header<'r>>,
+}
+
+impl Made<'_> {
+    /// Whether it, sent alone, is more than `limit` bytes.
+    fn is_larger(&self, limit: u64) -> bool {
+        sent_size(self.key.as_deref(), self.value.as_deref(), &self.headers) as u64 > limit
     }
 }
 
 /// A record batch's header in Kafka's protocol.
 const BATCH_HEADER: usize = 61;
-/// The longest number in it.
-const VARINT: usize = 5;
 
 /// Bytes of a record batch with this record alone, uncompressed: what `max.message.bytes` is about.
 pub fn sent_size(key: Option<&[u8]>, value: Option<&[u8]>, headers: &[Header<'_>]) -> usize {

@@ -8,14 +8,17 @@ use super::counts::Counts;
 use super::delivery::Sink;
 use super::limits::TopicLimits;
 use super::pieces::counted;
-use super::plan::{PlanCut, PlanDoc, Verdict};
+use super::plan::{PlanCut, PlanDoc};
 use super::{Restore, nothing, place, plan_cut, turn};
 use crate::archive::rfc3339;
-use crate::catalog::Reading;
+use crate::catalog::{Cut, Reading};
 use crate::cut::PROGRAM_VERSION;
 use crate::error::{Error, Result};
+use crate::format::refetched::Original;
 use crate::host::{in_place, now_us};
 use crate::ledger::LEDGER_VERSION;
+use crate::refetch::index::Index;
+use crate::refetch::originals::Originals;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -85,6 +88,7 @@ impl Restore {
         let (past, open) = audit::past(self.store(), None).await?;
         let mut counts = Counts::new(self.options.filter.record_ids());
         let (mut planned, mut limits) = (Vec::new(), TopicLimits::new(now_us() / 1000));
+        let mut index = Index::new(self.catalog.store().clone());
         let selected = self.catalog.select(&self.options.filter).await?;
         let mut objects: HashMap<_, _> = selected.iter().map(|s| (place(s), s.objects.clone())).collect();
         let mut cuts = self.catalog.cuts(selected, &self.options.filter, Reading::RESTORE);
@@ -94,18 +98,26 @@ impl Restore {
             }
             let m = cut.manifest();
             let past = past.of(&m.topic, m.generation, m.partition);
-            let decide = |limits: &TopicLimits| -> Vec<Verdict> {
+            let mut originals = self.originals(&cut, &mut index, None).await?;
+            let decide = |limits: &TopicLimits, i: usize, original: Option<&Original<'_>>| {
                 let rules = self.rules(&self.options.rules, &self.targets, &limits.sizes, &limits.windows);
-                in_place(|| cut.iter().map(|record| rules.decide(&record, past)).collect())
+                rules.decide(&cut.get(i), original, past)
             };
-            let mut verdicts = decide(&limits);
+            let mut verdicts = Vec::with_capacity(cut.len());
+            each(&cut, &mut originals, |i, original| verdicts.push(decide(&limits, i, original))).await?;
             if self.ask_limits(&verdicts, &mut limits).await {
-                verdicts = decide(&limits);
+                verdicts.clear();
+                each(&cut, &mut originals, |i, original| verdicts.push(decide(&limits, i, original))).await?;
             }
-            cut.iter().zip(&verdicts).for_each(|(record, verdict)| counts.add(&record, verdict));
+            each(&cut, &mut originals, |i, original| {
+                if let Some(verdict) = verdicts.get(i) {
+                    counts.add(&cut.get(i), original, verdict);
+                }
+            })
+            .await?;
             self.counters.scanned.fetch_add(cut.len() as u64, Relaxed);
             let objects = objects.remove(&(m.topic.clone(), m.partition, m.generation, m.from)).unwrap_or_default();
-            planned.push(plan_cut(m, cut.len() as u64, &objects));
+            planned.push(plan_cut(m, cut.len() as u64, &objects, originals.sidecars()));
         }
         let mut overlapping = Vec::new();
         for id in open {
@@ -172,6 +184,22 @@ impl Restore {
         );
         Ok((plan, sink))
     }
+}
+
+/// Each record of a cut, with its original where that was read again.
+async fn each(cut: &Cut, originals: &mut Originals, mut then: impl FnMut(usize, Option<&Original<'_>>)) -> Result<()> {
+    let mut next = 0;
+    while next < cut.len() {
+        originals.load(cut.offset(next)).await?;
+        let (loaded, from) = (&*originals, next);
+        let unready = || (from + 1..cut.len()).find(|i| !loaded.is_ready(cut.offset(*i)));
+        next = in_place(|| {
+            let to = unready().unwrap_or(cut.len());
+            (from..to).for_each(|i| then(i, loaded.at(cut.offset(i)).as_ref()));
+            to
+        });
+    }
+    Ok(())
 }
 
 /// How many records of the plan are known to be done. A process that is alive writes while this is listed, so what does

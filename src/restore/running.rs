@@ -157,7 +157,7 @@ impl Restore {
     /// did not write. Their ids.
     pub async fn take_over(&self) -> Result<Vec<String>> {
         let selected = self.catalog.select(&self.options.filter).await?;
-        let cuts: Vec<PlanCut> = selected.iter().map(|s| plan_cut(&s.manifest, 0, &s.objects)).collect();
+        let cuts: Vec<PlanCut> = selected.iter().map(|s| plan_cut(&s.manifest, 0, &s.objects, &[])).collect();
         let mut ended = Vec::new();
         for id in audit::ids(self.store(), "").await? {
             let folder = Folder::new(self.store(), &id);

@@ -39,6 +39,9 @@ pub fn advise(facts: &Facts, reports: &[PartitionReport], rules: &Rules) -> Vec<
             );
         }
     }
+    for expiry in &facts.originals {
+        all.push(Advice { topic: Some(expiry.topic.clone()), name: "refetch", text: expiry.text(facts.now_ms) });
+    }
     let day = facts.now_ms.saturating_sub(DAY_MS);
     let ledgers = facts.partitions.iter().flat_map(|p| &p.ledgers);
     let objects: u64 = ledgers.flat_map(|l| l.since(day)).map(|c| c.objects).sum();

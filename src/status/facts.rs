@@ -19,6 +19,34 @@ pub struct Facts {
     pub brokers_error: Option<String>,
     /// In order of topic and partition.
     pub partitions: Vec<Partition>,
+    /// Originals that were not read again yet, and go.
+    pub originals: Vec<Expiry>,
+}
+
+/// The originals of one dead-letter topic's records.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Expiry {
+    pub topic: String,
+    /// Where the first of them goes.
+    pub source: TopicPartition,
+    /// Kafka may delete it from then on, milliseconds since 1970.
+    pub at_ms: i64,
+}
+
+impl Expiry {
+    /// For a log or a table.
+    pub fn text(&self, now_ms: i64) -> String {
+        let Self { topic, source, at_ms } = self;
+        let left = at_ms.saturating_sub(now_ms);
+        let when = match left {
+            ..=0 => "Kafka deletes them already".to_owned(),
+            left => format!("Kafka may delete the first of them in {}", crate::retention::words(left)),
+        };
+        format!(
+            "the originals of headers-only records are not all read again, and {when} ({source}): `dlq-archiver refetch \
+             --topic {topic}` keeps them, `archive --refetch` those to come"
+        )
+    }
 }
 
 /// Whether the store creates an object only if it is absent.

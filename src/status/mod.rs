@@ -12,18 +12,22 @@ mod tests;
 use crate::archive::cluster::{Cluster, Described};
 use crate::archive::ledger::{ARCHIVE_KEY, json_meta};
 use crate::catalog::{Catalog, PartitionLedger};
+use crate::dialect::Dialects;
 use crate::error::{Error, Kind, Result, did_you_mean};
 use crate::filter::{Filter, FilterDoc};
 use crate::host;
 use crate::kafka::{Peeked, TopicId};
 use crate::record::TopicPartition;
+use crate::refetch::expiry::Watch;
+use crate::refetch::may_lack;
 use crate::retention::LogSettings;
 use crate::store::{Created, Store};
 use crate::topics::{self, TopicSettings};
-use facts::{Conditional, Facts, Kafka, Ledger, Oldest, Partition, Seen, Unreadable};
+use facts::{Conditional, Expiry, Facts, Kafka, Ledger, Oldest, Partition, Seen, Unreadable};
 use futures::{FutureExt, StreamExt, stream};
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
@@ -58,6 +62,10 @@ pub struct Watcher {
     /// By folder.
     known: Mutex<BTreeMap<String, Ledger>>,
     conditional: Mutex<Option<Conditional>>,
+    originals: tokio::sync::Mutex<Watch>,
+    dialects: Dialects,
+    /// Some archived records may lack their originals.
+    lacking: AtomicBool,
 }
 
 /// What the store has.
@@ -86,7 +94,18 @@ impl Watcher {
     /// [`Kind::Config`] for a topic that is no regular expression.
     pub fn new(options: Options, store: Arc<dyn Store>, cluster: Arc<dyn Cluster>) -> Result<Self> {
         let filter = Filter::new(FilterDoc { topic: options.topics.clone(), ..FilterDoc::default() })?;
-        Ok(Self { options, filter, store, cluster, known: Mutex::default(), conditional: Mutex::default() })
+        let originals = tokio::sync::Mutex::new(Watch::new(cluster.clone()));
+        Ok(Self {
+            options,
+            filter,
+            store,
+            cluster,
+            known: Mutex::default(),
+            conditional: Mutex::default(),
+            originals,
+            dialects: Dialects::builtin(),
+            lacking: AtomicBool::default(),
+        })
     }
 
     /// # Errors
@@ -127,6 +146,10 @@ impl Watcher {
             }
             Some(_) => Told::default(),
         };
+        let originals = match brokers_error {
+            None => answer(within(deadline, self.originals()).await),
+            Some(_) => Vec::new(),
+        };
         let all: BTreeSet<&TopicPartition> = in_kafka.iter().chain(stored.ledgers.keys()).collect();
         let partitions = all.into_iter().map(|tp| {
             let (ledgers, unreadable) = stored.ledgers.get(tp).cloned().unwrap_or_default();
@@ -162,8 +185,17 @@ impl Watcher {
             url: self.store.url().to_owned(),
             conditional: stored.conditional.clone(),
             partitions: partitions.collect(),
+            originals,
             brokers_error,
         })
+    }
+
+    async fn originals(&self) -> Result<Vec<Expiry>> {
+        if !self.lacking.load(Relaxed) {
+            return Ok(Vec::new());
+        }
+        let catalog = Catalog::open(self.store.clone()).await?;
+        self.originals.lock().await.look(&catalog, &self.filter).await
     }
 
     /// The partitions that the brokers have, of the topics that are meant.
@@ -231,7 +263,11 @@ impl Watcher {
             true => Filter::default(),
             false => Filter::new(FilterDoc { offset_from: Some(ledger.next), ..FilterDoc::default() })?,
         };
-        ledger.add(&catalog.manifests(partition, &filter).await?);
+        let manifests = catalog.manifests(partition, &filter).await?;
+        if manifests.iter().flat_map(|m| &m.objects).any(|o| may_lack(o, &self.dialects)) {
+            self.lacking.store(true, Relaxed);
+        }
+        ledger.add(&manifests);
         lock().insert(partition.prefix.clone(), ledger.clone());
         Ok(ledger)
     }

@@ -34,6 +34,8 @@ pub enum What {
     /// A record in it is not the one that the intent names.
     ObjectRecords,
     OffsetTwice,
+    /// A list of originals that were read again.
+    RefetchListDamaged,
     /// Under `data/`, and named by no manifest and no intent.
     Orphan,
     ReceiptArchive,
@@ -73,6 +75,10 @@ impl What {
             }
             Self::CutDisagrees => {
                 "intent or manifest was changed: compare both with an older version or a copy of the bucket"
+            }
+            Self::RefetchListDamaged => {
+                "restore it from an older version or a copy of the bucket; or remove it, if its files are there: the next \
+                 `dlq-archiver refetch` lists them again"
             }
             Self::UnknownVersion => "verify with the newer program that wrote it",
             Self::ObjectMissing => {
@@ -147,6 +153,8 @@ pub struct Totals {
     pub unknown_offsets: u64,
     /// Offsets in recorded gaps that were compacted away.
     pub compacted_offsets: u64,
+    /// Originals that were read again, and are kept beside the data.
+    pub originals: u64,
     /// Records that were read from Kafka and compared.
     pub kafka_records: u64,
     /// Offsets that Kafka has behind the archive's ends; null where Kafka was not asked.

@@ -13,6 +13,7 @@ mod ledgers;
 mod object;
 mod orphans;
 mod receipt;
+mod refetched;
 
 pub use damage::{Damage, Note, Totals, What};
 pub use receipt::{Partition, Receipt};
@@ -212,6 +213,7 @@ pub async fn run(options: Options, store: Arc<dyn Store>, counters: Arc<Counters
     let mut named = std::mem::take(&mut run.found().named);
     named.sort_unstable();
     orphans::find(&*run.store, &run.options.filter, &topics, &named, |damage| run.tell(damage)).await?;
+    refetched::verify(&run, &named).await?;
     let Found { mut damage, mut notes, totals, mut partitions, .. } = std::mem::take(&mut *run.found());
     damage.sort();
     notes.sort();

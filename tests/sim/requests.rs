@@ -182,6 +182,7 @@ impl Counting {
             store_use: StoreUse::default(),
             start_timeout: Duration::from_secs(60),
             wait: Duration::from_secs(60),
+            committed: None,
         };
         let (store, cluster) = (Arc::new(self.store.clone()), Arc::new(self.cluster.clone()));
         let ended = Arc::new(Mutex::new(None));

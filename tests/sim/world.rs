@@ -185,6 +185,7 @@ impl World {
             store_use: StoreUse::default(),
             start_timeout: Duration::from_secs(600),
             wait: Duration::from_secs(600),
+            committed: None,
         };
         self.oracle.event(format!("process {process} starts, once: {once}"));
         let (stage, receiver) = stage::channel();

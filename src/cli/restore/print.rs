@@ -84,9 +84,13 @@ pub fn draft(draft: &Draft, nothing: Option<&Nothing>, output: Output) -> Result
     if !counts.groups.is_empty() {
         table.finish(&mut out)?;
     }
+    if counts.refetched > 0 {
+        out.line(&format!("{} of them go as their originals, which were read again", counts.refetched))?;
+    }
     if counts.bare > 0 {
         out.line(&format!(
-            "{} of them go without their original headers and timestamp, which were not copied into the dead letter",
+            "{} of them go without their original headers and timestamp, which were not copied into the dead letter \
+             (`dlq-archiver refetch` reads them again)",
             counts.bare
         ))?;
     }
@@ -170,6 +174,7 @@ fn draft_json(draft: &Draft, nothing: Option<&Nothing>) -> Result<()> {
         "to_restore": counts.to_restore,
         "groups": groups.collect::<Vec<_>>(),
         "skipped": skipped.collect::<Vec<_>>(),
+        "refetched": counts.refetched,
         "without_original_headers": counts.bare,
         "tombstones": counts.tombstones,
         "repeats": {"records": counts.repeats.records, "failures": counts.repeats.failures},

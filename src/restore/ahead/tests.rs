@@ -114,6 +114,7 @@ fn plan(id: &str, delivery: Delivery) -> PlanDoc {
         from: 0,
         selected: 4,
         objects: vec![object],
+        refetched: Vec::new(),
     };
     PlanDoc {
         version: 1,

@@ -44,7 +44,7 @@ impl World {
         }
     }
     fn decide(&self, batch: &RawBatch, i: usize) -> Verdict {
-        self.rules().decide(&archived(batch, i, PayloadState::Present), self.past.of("failures", 1, 0))
+        self.rules().decide(&archived(batch, i, PayloadState::Present), None, self.past.of("failures", 1, 0))
     }
 }
 
@@ -187,8 +187,8 @@ fn repeats_of_one_failure_are_counted() {
     for key in [1, 1, 1, 2, 3, 3] {
         let mut record = archived(&batch, 0, PayloadState::Present);
         record.decoded.failure_key = [key; 16];
-        counts.add(&record, &sent_to("orders", None));
-        counts.add(&record, &Verdict::skip(Why::UnknownOrigin, None));
+        counts.add(&record, None, &sent_to("orders", None));
+        counts.add(&record, None, &Verdict::skip(Why::UnknownOrigin, None));
     }
     assert_eq!(counts.repeats, Repeats { records: 5, failures: 2 });
 }
@@ -198,9 +198,40 @@ fn ids_that_are_not_there_are_told() {
     let id = |offset| RecordId { topic: "failures".into(), generation: 1, partition: 0, offset };
     let mut counts = Counts::new(Some(&BTreeSet::from([id(0), id(9)])));
     let batch = one(&CONNECT);
-    counts.add(&archived(&batch, 0, PayloadState::Present), &sent_to("orders", None));
+    counts.add(&archived(&batch, 0, PayloadState::Present), None, &sent_to("orders", None));
     assert_eq!(counts.not_found, BTreeSet::from([id(9)]));
     assert!(counts.has_failures());
+}
+
+#[test]
+fn a_headers_only_record_is_restored_as_its_original_where_that_was_read_again() {
+    let mut world = World::new();
+    let mut batch = RawBatch::new();
+    let group = [("__dlq.errors.topic", "narrow"), ("__dlq.errors.partition", "0"), ("__dlq.errors.offset", "1")];
+    let headers = |of: &'static [(&'static str, &'static str)]| {
+        of.iter().map(|(n, v)| Header { name: n.as_bytes(), value: Some(v.as_bytes()) })
+    };
+    let all: Vec<_> = group.iter().map(|(n, v)| Header { name: n.as_bytes(), value: Some(v.as_bytes()) }).collect();
+    batch.push(0, NOW, TimestampType::CreateTime, -1, None, None, all.into_iter());
+    let own = headers(&[("own", "header"), ("dlq-archiver-restore-id", "x")]);
+    batch.push(1, NOW - 5, TimestampType::CreateTime, -1, Some(b"k"), Some(b"v"), own);
+    // It was a dead letter itself: its true origin is elsewhere.
+    push(&mut batch, 1, NOW, Some(b"v"), &CONNECT);
+    let letter = archived(&batch, 0, PayloadState::NotCopied);
+    let past = || world.past.of("failures", 1, 0);
+    let original = |i| Original { topic: "narrow", partition: 0, raw: batch.get(i) };
+    let rules = world.rules();
+    assert_eq!(rules.decide(&letter, Some(&original(1)), past()), sent_to("narrow", Some(0)));
+    assert_eq!(rules.headers(&original(1).raw).iter().map(|h| h.name).collect::<Vec<_>>(), [b"own"]);
+    assert_eq!(rules.decide(&letter, Some(&original(2)), past()), sent_to("orders", Some(1)));
+    let mut counts = Counts::default();
+    counts.add(&letter, Some(&original(1)), &sent_to("narrow", Some(0)));
+    assert_eq!((counts.refetched, counts.bare, counts.tombstones), (1, 0, 0));
+    drop(rules);
+    // What the target takes is asked of the original.
+    world.windows = BTreeMap::from([("narrow".into(), Window { keeps_from_ms: NOW - 4, takes_from_ms: 0 })]);
+    let verdict = world.rules().decide(&letter, Some(&original(1)), world.past.of("failures", 1, 0));
+    assert_eq!(verdict, Verdict::skip(Why::Expired, Some("narrow")));
 }
 
 #[test]
@@ -213,6 +244,7 @@ fn restores_overlap_by_the_objects_they_read() {
         from: 0,
         selected: 1,
         objects: vec![PlanObject { key: key.into(), sha256: String::new() }],
+        refetched: Vec::new(),
     };
     let plan = |cuts, record_id: Option<&[&str]>| PlanDoc {
         version: 1,
@@ -293,7 +325,7 @@ fn a_headers_only_record_is_never_a_tombstone() {
     assert_eq!(world.decide(&batch, 0), Verdict::skip(Why::NotCopied, None));
     assert_eq!(world.decide(&batch, 1), sent_to("orders", Some(1)), "a real tombstone");
     let by_archive = archived(&batch, 1, PayloadState::NotCopied);
-    let verdict = world.rules().decide(&by_archive, world.past.of("failures", 1, 0));
+    let verdict = world.rules().decide(&by_archive, None, world.past.of("failures", 1, 0));
     assert_eq!(verdict, Verdict::skip(Why::NotCopied, None), "the archive said so");
 }
 
@@ -356,7 +388,8 @@ proptest! {
                 true => Verdict::skip(Why::UnknownOrigin, None),
                 false => sent_to("orders", None),
             };
-            batches.extend(batcher.push(&rules, &archived(&source, i, PayloadState::Present), verdict));
+            let record = archived(&source, i, PayloadState::Present);
+            batches.extend(batcher.push(&rules, &record.id, &record.raw, verdict));
         }
         batches.extend(batcher.finish());
 
