@@ -328,8 +328,9 @@ mod tests {
 
     #[test]
     fn no_topic_imitates_a_later_generation() {
-        let key =
-            |topic, partition, generation| data_key(topic, partition, generation, 0, 1, NO_DATE, Some("pipe"), "parquet");
+        let key = |topic, partition, generation| {
+            data_key(topic, partition, generation, 0, 1, NO_DATE, Some("pipe"), "parquet")
+        };
         let second = key("ab", 7, 2);
         for (topic, partition) in [("ab-7.g2", 7), ("ab-7.g2.", 0), ("ab", 7), ("ab-7", 2)] {
             assert_ne!(key(topic, partition, 1), second);
@@ -349,7 +350,7 @@ mod tests {
 
     #[test]
     fn originals_lie_in_the_folders_of_their_data() {
-        let key = data_key("default-dlt", 7, 2, 5, 42, "2026-10-08", "size-check", "jsonl.gz");
+        let key = data_key("default-dlt", 7, 2, 5, 42, "2026-10-08", Some("size-check"), "jsonl.gz");
         assert_eq!(
             refetched_key(&key, "jsonl.gz", 3),
             "refetched/dt=2026-10-08/pipeline=size-check/\

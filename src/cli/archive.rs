@@ -347,7 +347,7 @@ fn follow(
     let filter = Filter::new(FilterDoc { topic: args.topic.clone(), ..FilterDoc::default() })?;
     let (told, committed) = tokio::sync::broadcast::channel(COMMITTED);
     options.committed = Some(told);
-    let (dialects, timeout) = (config.tables().dialects, args.refetch_timeout);
+    let (dialects, timeout) = (config.dialects()?, args.refetch_timeout);
     let follow = Follow { store, brokers, dialects: Arc::new(dialects), filter, memory: ORIGINALS, timeout, stage };
     Ok(tokio::spawn(follow.run(committed)))
 }

@@ -54,8 +54,14 @@ struct Cli {
     config: Option<PathBuf>,
 
     /// A table of your own that says how a program writes its dead letters; repeatable, see `dialects --help`
-    #[arg(long, global = true, env = "DLQ_ARCHIVER_DIALECT_FILE", value_name = "FILE", value_delimiter = ',',
-          help_heading = "Configuration")]
+    #[arg(
+        long,
+        global = true,
+        env = "DLQ_ARCHIVER_DIALECT_FILE",
+        value_name = "FILE",
+        value_delimiter = ',',
+        help_heading = "Configuration"
+    )]
     dialect_file: Vec<PathBuf>,
 
     /// Log lines on standard error

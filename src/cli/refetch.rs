@@ -8,7 +8,6 @@ use super::progress::{Progress, human_bytes};
 use super::{signals, text};
 use crate::archive::plainly;
 use crate::catalog::Catalog;
-use crate::dialect::Dialects;
 use crate::error::{Error, Result};
 use crate::format::refetched::State;
 use crate::refetch::{self, Brokers, Counters, Options, Outcome};
@@ -76,15 +75,16 @@ fn memory(text: &str) -> Result<usize, String> {
 
 pub async fn run(args: Args, config: &Config) -> Result<u8> {
     let options = Options { filter: args.filter.filter()?, again: args.again, memory: args.memory, deadline: None };
+    let dialects = config.dialects()?;
     let brokers = Brokers::new(&args.kafka.connection(config)?, args.refetch_timeout)?;
-    let store = args.store.open(false).await?;
+    let store = args.store.read().await?;
     let catalog = Catalog::open(store.clone()).await?;
     brokers.check(catalog.archive().kafka_cluster_id.as_deref(), args.start_timeout).await?;
     let stage = signals::shutdown_saying(args.grace, "what is not written is looked for by the next run")?;
     if args.store_create == StoreCreateArg::Plain {
         plainly(&*store, &stage).await?;
     }
-    let (counters, dialects, began) = (Arc::new(Counters::default()), Dialects::builtin(), Instant::now());
+    let (counters, began) = (Arc::new(Counters::default()), Instant::now());
     let shown = counters.clone();
     let progress = tokio::spawn(async move {
         let mut progress = Progress::start(None);

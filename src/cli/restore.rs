@@ -199,8 +199,7 @@ pub async fn run(args: Args, config: &Config) -> Result<u8> {
         if args.store_create == StoreCreateArg::Plain && !args.dry_run {
             plainly(&*store, &stage).await?;
         }
-        let restore =
-            Restore::new(catalog, target, dialects, options, counters.clone(), args.start_timeout);
+        let restore = Restore::new(catalog, target, dialects, options, counters.clone(), args.start_timeout);
         let prepared = until(&stage, Stage::Finish, prepare(restore, args.take_over && !args.dry_run, &counters)).await;
         let stopped = || Error::failed("stopped before anything was sent");
         let (restore, prepared) = prepared.ok_or_else(stopped)??;

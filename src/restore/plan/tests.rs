@@ -222,7 +222,10 @@ fn a_headers_only_record_is_restored_as_its_original_where_that_was_read_again()
     let original = |i| Original { topic: "narrow", partition: 0, raw: batch.get(i) };
     let rules = world.rules();
     assert_eq!(rules.decide(&letter, Some(&original(1)), past()), sent_to("narrow", Some(0)));
-    assert_eq!(rules.headers(&original(1).raw).iter().map(|h| h.name).collect::<Vec<_>>(), [b"own"]);
+    assert_eq!(
+        rules.made(&letter, Some(&original(1))).unwrap().headers.iter().map(|h| h.name).collect::<Vec<_>>(),
+        [b"own"]
+    );
     assert_eq!(rules.decide(&letter, Some(&original(2)), past()), sent_to("orders", Some(1)));
     let mut counts = Counts::default();
     counts.add(&letter, Some(&original(1)), &sent_to("narrow", Some(0)));
@@ -389,7 +392,7 @@ proptest! {
                 false => sent_to("orders", None),
             };
             let record = archived(&source, i, PayloadState::Present);
-            batches.extend(batcher.push(&rules, &record.id, &record.raw, verdict));
+            batches.extend(batcher.push(&rules, &record, None, verdict));
         }
         batches.extend(batcher.finish());
 
