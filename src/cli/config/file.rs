@@ -77,10 +77,9 @@ impl File {
             let start = e.span().map_or(0, |span| span.start);
             // Of its line the key alone: the rest may be a password.
             let of_key = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
-            let (before, behind) = text.split_at_checked(start).unwrap_or_default();
-            let begin = before.trim_end_matches(of_key).len();
-            let end = start + behind.len() - behind.trim_start_matches(of_key).len();
-            let key = text.get(begin..end).unwrap_or_default();
+            let begin = text.get(..start).and_then(|before| before.rfind('\n')).map_or(0, |end| end + 1);
+            let line = text.get(begin..).unwrap_or_default().trim_start_matches([' ', '\t', '[']);
+            let key = &line[..line.find(|c| !of_key(c)).unwrap_or(line.len())];
             match e.message().trim() {
                 "duplicate key" => at(start, &format!("{key}: it stands there twice: keep one")),
                 why if why.starts_with("key with no value") => at(start, &format!("{key}: this is not TOML: {why}")),
@@ -258,7 +257,7 @@ mod tests {
         for (text, told) in [
             ("a = 1\nb = ", "f:2: this is not TOML: "),
             ("a = 1\na = 2", "f:2: a: it stands there twice"),
-            ("[topics.x]\n[topics.x]", "f:2: x: it stands there twice"),
+            ("[topics.x]\n[topics.x]", "f:2: topics.x: it stands there twice"),
             ("a = 1\ncut-age: \"1h\"", "f:2: cut-age: this is not TOML: key with no value, expected `=`"),
             ("\n[topic.\"^a\"]\ncut-age = 1", "f:2: topic is a list of names; settings of one are in [topics.\"^a\"]"),
             ("topic = []", "f:1: topic: the list is empty"),
