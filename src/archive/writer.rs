@@ -281,7 +281,9 @@ impl Writer<'_> {
             partition = tp.partition,
             pipelines,
             rows,
-            "{tp}: {pipelines} pipelines of a cut share an object for each date, in pipeline={}, beside the largest, which              have their own (--max-pipelines {max}). Nothing is lost, and pipeline_name has each record's own. If a rule or              a dialect makes too many names, [[routes]] can make fewer; `dlq-archiver routes try` shows them",
+            "{tp}: {pipelines} pipelines of a cut share an object for each date, in pipeline={}, beside the largest, which \
+             have their own (--max-pipelines {max}). Nothing is lost, and pipeline_name has each record's own. If a rule or \
+             a dialect makes too many names, [[routes]] can make fewer; `dlq-archiver routes try` shows them",
             layout::SHARED
         );
     }

@@ -58,6 +58,7 @@ fn texts<'a>(
     let d = &r.decoded;
     [
         r.cluster_id,
+        pipeline,
         Some(&d.dialect),
         d.error_class.as_deref(),
         d.error_message.as_deref(),
@@ -73,7 +74,6 @@ fn texts<'a>(
         d.event_subject.as_deref(),
         d.content_type.as_deref(),
         problems,
-        pipeline,
     ]
 }
 
@@ -103,40 +103,39 @@ impl Cut {
             at += len;
             Some(&self.texts[at - len..at])
         };
-        let cluster_id = next();
-        let mut next_cow = || next().map(Cow::Borrowed);
+        let (cluster_id, pipeline) = (next(), next());
+        let mut next = || next().map(Cow::Borrowed);
         let decoded = Decoded {
-            dialect: next_cow().unwrap_or_default(),
+            dialect: next().unwrap_or_default(),
             failure_key: row.failure_key,
             failed_at_us: row.failed_at_us,
-            error_class: next_cow(),
-            error_message: next_cow(),
+            error_class: next(),
+            error_message: next(),
             error_code: row.error_code,
-            error_stage: next_cow(),
-            error_component: next_cow(),
-            error_destination: next_cow(),
-            error_stacktrace: next_cow(),
+            error_stage: next(),
+            error_component: next(),
+            error_destination: next(),
+            error_stacktrace: next(),
             attempts: row.attempts,
-            origin_topic: next_cow(),
+            origin_topic: next(),
             origin_partition: row.origin_partition,
             origin_offset: row.origin_offset,
             origin_timestamp_us: row.origin_timestamp_us,
-            origin_group: next_cow(),
-            event_id: next_cow(),
-            event_source: next_cow(),
-            event_type: next_cow(),
-            event_subject: next_cow(),
+            origin_group: next(),
+            event_id: next(),
+            event_source: next(),
+            event_type: next(),
+            event_subject: next(),
             event_time_us: row.event_time_us,
-            content_type: next_cow(),
+            content_type: next(),
             payload_state: row.payload_state,
             prior_restores: row.prior_restores,
-            problems: next_cow().map_or_else(Vec::new, |all| match all {
+            problems: next().map_or_else(Vec::new, |all| match all {
                 Cow::Borrowed(all) => all.split("; ").map(Cow::Borrowed).collect(),
                 Cow::Owned(all) => vec![Cow::Owned(all)],
             }),
             hops: Vec::new(),
         };
-        let pipeline = next();
         let (m, raw) = (&self.selected.manifest, self.raw.get(row.raw as usize));
         ArchivedRecord {
             id: RecordId {

@@ -49,7 +49,8 @@ struct Cli {
     command: Command,
 
     /// Configuration in TOML: long names of options are its keys, such as cut-age = "1h"; [kafka] has librdkafka
-    /// properties, [topics."NAME"] settings of topics, [[routes]] rules that name pipelines. A flag wins over a variable, a variable over the file
+    /// properties, [topics."NAME"] settings of topics, [[routes]] rules that name pipelines. A flag wins over a
+    /// variable, a variable over the file
     #[arg(long, global = true, env = "DLQ_ARCHIVER_CONFIG", value_name = "FILE", help_heading = "Configuration")]
     config: Option<PathBuf>,
 

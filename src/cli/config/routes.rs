@@ -42,7 +42,7 @@ fn of(file: &File, number: usize, route: &Route) -> Result<Rule> {
     });
     let conditions: Vec<Condition> = conditions.collect::<Result<_>>()?;
     if conditions.is_empty() {
-        let why = "it has no condition: write match.topic = \"...\", or [topics.\"^\"] for a pipeline of all";
+        let why = "it has no condition: write match.topic = \"NAME\", or \"*\" for all";
         return Err(at(route.line, why.into()));
     }
     let Some((setting, text)) = name else {
