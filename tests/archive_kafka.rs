@@ -414,7 +414,8 @@ async fn many_names_make_few_objects(brokers: &str, topic: &str) {
         let wanted: Vec<_> = expected.iter().filter(|(_, other)| *other == name(i)).cloned().collect();
         assert_eq!(lines(&["list", "--pipeline", &name(i)]), wanted);
     }
-    assert_eq!(lines(&["list", "--pipeline", "^x/99"]).len(), 55);
+    let of_many = expected.iter().filter(|(_, name)| name.starts_with("x/99")).count();
+    assert_eq!((lines(&["list", "--pipeline", "^x/99"]).len(), of_many), (56, 56));
     let (summary, _) = run(&["summary", "--by", "pipeline", "-o", "json"]);
     let summary: serde_json::Value = serde_json::from_str(&summary).unwrap();
     let names = expected.iter().map(|(_, name)| name).collect::<std::collections::BTreeSet<_>>().len();

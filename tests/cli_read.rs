@@ -336,6 +336,28 @@ async fn summary_counts_from_manifests_what_the_records_say() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn summary_counts_failures_by_their_key_in_groups_and_over_them() {
+    let archive = fixtures().await;
+    let rows = archive.run(&["list", "-o", "jsonl"]).lines();
+    let keys = |rows: &[&Value]| rows.iter().map(|r| r["failure_key"].as_str().unwrap()).collect::<BTreeSet<_>>().len();
+    let all: Vec<&Value> = rows.iter().collect();
+    let summary = archive.run(&["summary", "--distinct", "--by", "topic", "-o", "json"]).json();
+    assert_eq!((&summary["records"], &summary["failures"]), (&rows.len().into(), &keys(&all).into()));
+    for group in summary["groups"].as_array().unwrap() {
+        let of: Vec<&Value> = rows.iter().filter(|r| r["kafka_topic"] == group["kafka_topic"]).collect();
+        assert_eq!((&group["records"], &group["failures"]), (&of.len().into(), &keys(&of).into()), "{group}");
+    }
+    // One event of VAST failed twice, so that there are fewer failures than records.
+    let vast =
+        archive.run(&["summary", "--distinct", "--topic", "default-dlt", "--partition", "7", "-o", "json"]).json();
+    assert_eq!((&vast["records"], &vast["failures"]), (&2.into(), &1.into()));
+    let table = archive.run(&["summary", "--distinct"]);
+    assert!(table.ok().contains("RECORDS  FAILURES  FIRST"), "{table:?}");
+    assert!(table.out.contains(" failures, by failure_key"), "{table:?}");
+    assert!(archive.run(&["summary", "-o", "json"]).json().get("failures").is_none());
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn summary_tells_what_was_lost() {
     let archive = with_gaps().await;
     let summary = archive.run(&["summary", "-o", "json"]).json();

@@ -1,5 +1,7 @@
 //! `dlq-archiver summary`.
 
+mod field;
+
 use super::args::ArchiveArgs;
 use super::filter::FilterArgs;
 use super::list::{Read, tell_none};
@@ -10,16 +12,14 @@ use super::text;
 use crate::catalog::{Catalog, PartitionLedger, Reading, Selected};
 use crate::dialect::Dialects;
 use crate::error::Result;
-use crate::filter::{Filter, has_time, is_exact};
-use crate::format::ArchivedRecord;
-use crate::layout;
-use crate::ledger::{Counts, DataObject, GapKind, Manifest, loss_words};
+use crate::filter::{Filter, has_time};
+use crate::ledger::{DataObject, GapKind, Manifest, loss_words};
 use crate::refetch::documents::Known;
 use crate::refetch::index::Index;
 use crate::refetch::may_lack;
-use clap::ValueEnum;
+use field::{Cell, Field};
 use serde_json::{Map, Value, json};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 #[derive(Debug, clap::Args)]
@@ -30,7 +30,8 @@ use std::sync::Arc;
     is needed for the group's own. By pipeline, objects that several share (--max-pipelines of archive) are read.\n\n\
     Examples:\n  \
     dlq-archiver summary --archive s3://compliance/dlq --since 7d\n  \
-    dlq-archiver summary --archive s3://compliance/dlq --by pipeline,date -o json"
+    dlq-archiver summary --archive s3://compliance/dlq --by pipeline,date -o json\n  \
+    dlq-archiver summary --archive s3://compliance/dlq --by pipeline --distinct"
 )]
 pub struct Args {
     /// What to count by. Largest groups come first; with date or partition, groups are in order of their columns
@@ -41,6 +42,11 @@ pub struct Args {
     #[arg(long)]
     exact: bool,
 
+    /// Count failures beside records: those with the same failure_key are one failure that was dead-lettered more than
+    /// once. Reads the records; needs 16 bytes of memory and more for each failure
+    #[arg(long)]
+    distinct: bool,
+
     #[command(flatten)]
     output: OutputArgs,
     #[command(flatten)]
@@ -49,148 +55,11 @@ pub struct Args {
     store: ArchiveArgs,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Field {
-    Topic,
-    Partition,
-    Pipeline,
-    Date,
-    Dialect,
-    ErrorClass,
-    ErrorCode,
-    ErrorStage,
-    ErrorComponent,
-    ErrorDestination,
-    ErrorMessage,
-    OriginTopic,
-    OriginGroup,
-    EventSource,
-    EventType,
-    PayloadState,
-}
-
-/// A column's value; numbers stay numbers in documents.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-enum Cell {
-    Null,
-    Number(i64),
-    Text(String),
-}
-
-impl Cell {
-    fn text(text: Option<&str>) -> Self {
-        text.map_or(Self::Null, |t| Self::Text(t.to_owned()))
-    }
-    fn number(number: Option<i32>) -> Self {
-        number.map_or(Self::Null, |n| Self::Number(n.into()))
-    }
-    fn json(&self) -> Value {
-        match self {
-            Self::Null => Value::Null,
-            Self::Number(n) => (*n).into(),
-            Self::Text(t) => t.as_str().into(),
-        }
-    }
-    fn shown(&self) -> String {
-        match self {
-            Self::Null => "-".into(),
-            Self::Number(n) => n.to_string(),
-            Self::Text(t) if t.is_empty() => "\"\"".into(),
-            Self::Text(t) => text::clean(t).into_owned(),
-        }
-    }
-}
-
-impl Field {
-    fn title(self) -> &'static str {
-        match self {
-            Self::Topic => "TOPIC",
-            Self::Partition => "PARTITION",
-            Self::Pipeline => "PIPELINE",
-            Self::Date => "DATE",
-            Self::Dialect => "DIALECT",
-            Self::ErrorClass => "ERROR CLASS",
-            Self::ErrorCode => "CODE",
-            Self::ErrorStage => "STAGE",
-            Self::ErrorComponent => "COMPONENT",
-            Self::ErrorDestination => "DESTINATION",
-            Self::ErrorMessage => "MESSAGE",
-            Self::OriginTopic => "ORIGIN TOPIC",
-            Self::OriginGroup => "ORIGIN GROUP",
-            Self::EventSource => "EVENT SOURCE",
-            Self::EventType => "EVENT TYPE",
-            Self::PayloadState => "PAYLOAD",
-        }
-    }
-
-    /// The column's name in the archive's schema.
-    fn name(self) -> &'static str {
-        match self {
-            Self::Topic => "kafka_topic",
-            Self::Partition => "kafka_partition",
-            Self::Pipeline => "pipeline_name",
-            Self::Date => "dt",
-            Self::Dialect => "dialect",
-            Self::ErrorClass => "error_class",
-            Self::ErrorCode => "error_code",
-            Self::ErrorStage => "error_stage",
-            Self::ErrorComponent => "error_component",
-            Self::ErrorDestination => "error_destination",
-            Self::ErrorMessage => "error_message",
-            Self::OriginTopic => "origin_topic",
-            Self::OriginGroup => "origin_group",
-            Self::EventSource => "event_source",
-            Self::EventType => "event_type",
-            Self::PayloadState => "payload_state",
-        }
-    }
-
-    fn is_number(self) -> bool {
-        matches!(self, Self::Partition | Self::ErrorCode)
-    }
-
-    /// From a manifest; `None` if it does not say.
-    fn counted(self, m: &Manifest, o: &DataObject, c: &Counts) -> Option<Cell> {
-        Some(match self {
-            Self::Topic => Cell::text(Some(&m.topic)),
-            Self::Partition => Cell::number(Some(m.partition)),
-            Self::Pipeline => Cell::text(Some(o.pipeline.as_deref()?)),
-            Self::Date => Cell::text(Some(&o.dt)),
-            Self::Dialect if is_exact(c) => Cell::text(Some(&c.dialect)),
-            Self::ErrorClass if is_exact(c) => Cell::text(c.error_class.as_deref()),
-            Self::ErrorCode if is_exact(c) => Cell::number(c.error_code),
-            _ => return None,
-        })
-    }
-
-    fn of(self, r: &ArchivedRecord<'_>) -> Cell {
-        let d = &r.decoded;
-        match self {
-            Self::Topic => Cell::text(Some(&r.id.topic)),
-            Self::Partition => Cell::number(Some(r.id.partition)),
-            Self::Pipeline => Cell::text(Some(r.pipeline)),
-            Self::Date => Cell::Text(layout::dt(r.raw.timestamp_ms)),
-            Self::Dialect => Cell::text(Some(&d.dialect)),
-            Self::ErrorClass => Cell::text(d.error_class.as_deref()),
-            Self::ErrorCode => Cell::number(d.error_code),
-            Self::ErrorStage => Cell::text(d.error_stage.as_deref()),
-            Self::ErrorComponent => Cell::text(d.error_component.as_deref()),
-            Self::ErrorDestination => Cell::text(d.error_destination.as_deref()),
-            Self::ErrorMessage => Cell::text(d.error_message.as_deref()),
-            Self::OriginTopic => Cell::text(d.origin_topic.as_deref()),
-            Self::OriginGroup => Cell::text(d.origin_group.as_deref()),
-            Self::EventSource => Cell::text(d.event_source.as_deref()),
-            Self::EventType => Cell::text(d.event_type.as_deref()),
-            Self::PayloadState => Cell::text(Some(d.payload_state.as_str())),
-        }
-    }
-}
-
 pub async fn run(args: Args) -> Result<u8> {
     let filter = args.filter.filter()?;
     let catalog = Catalog::open(args.store.read().await?).await?;
     let partitions = catalog.partitions(&filter).await?;
-    let mut summary = Summary::new(args.by, args.exact);
+    let mut summary = Summary::new(args.by, args.exact, args.distinct);
     let unread = summary.manifests(&catalog, &partitions, &filter).await?;
     summary.records(&catalog, unread, &filter).await?;
     let mut out = Out::new();
@@ -237,6 +106,8 @@ struct Summary {
     by: Vec<Field>,
     exact: bool,
     groups: HashMap<Vec<Cell>, Group>,
+    /// The failures of each group and of all, if they are counted.
+    failures: Option<(HashMap<Vec<Cell>, HashSet<[u8; 16]>>, HashSet<[u8; 16]>)>,
     total: Group,
     partitions: usize,
     cuts: u64,
@@ -262,14 +133,19 @@ fn place(m: &Manifest) -> Place {
 }
 
 impl Summary {
-    fn new(mut by: Vec<Field>, exact: bool) -> Self {
+    fn new(mut by: Vec<Field>, exact: bool, distinct: bool) -> Self {
         let all = std::mem::take(&mut by);
         for field in all {
             if !by.contains(&field) {
                 by.push(field);
             }
         }
-        Self { by, exact, ..Self::default() }
+        Self { by, exact, failures: distinct.then(Default::default), ..Self::default() }
+    }
+
+    /// Distinct failures of a group, if they are counted.
+    fn failures_of(&self, key: &[Cell]) -> Option<usize> {
+        self.failures.as_ref().map(|(groups, _)| groups.get(key).map_or(0, HashSet::len))
     }
 
     /// Counts what manifests tell; returns what has to be read.
@@ -325,7 +201,7 @@ impl Summary {
         let (min, max) = (o.min_timestamp_ms.unwrap_or(-1), o.max_timestamp_ms.unwrap_or(-1));
         // One group that is the whole object has the object's times, if all its records have one.
         let rough = groups.values().any(|rows| *rows != o.rows) || has_time(min) != has_time(max);
-        if rough && self.exact {
+        if rough && self.exact || self.failures.is_some() {
             return false;
         }
         for (key, rows) in groups {
@@ -356,6 +232,10 @@ impl Summary {
             for r in cut.iter() {
                 let key: Vec<Cell> = self.by.iter().map(|field| field.of(&r)).collect();
                 let ms = r.raw.timestamp_ms;
+                if let Some((groups, all)) = &mut self.failures {
+                    groups.entry(key.clone()).or_default().insert(r.decoded.failure_key);
+                    all.insert(r.decoded.failure_key);
+                }
                 self.groups.entry(key).or_default().add(1, ms, ms);
                 self.total.add(1, ms, ms);
             }
@@ -394,6 +274,9 @@ impl Summary {
         let mut document: Map<_, _> =
             self.by.iter().zip(key).map(|(field, cell)| (field.name().to_owned(), cell.json())).collect();
         document.insert("records".into(), group.records.into());
+        if let Some(failures) = self.failures_of(key) {
+            document.insert("failures".into(), failures.into());
+        }
         document.insert("first".into(), group.first.and_then(text::rfc3339_ms).into());
         document.insert("last".into(), group.last.and_then(text::rfc3339_ms).into());
         document.insert("times_are_exact".into(), (!group.rough).into());
@@ -402,7 +285,7 @@ impl Summary {
 
     fn document(&self) -> Value {
         let groups: Vec<_> = self.sorted().into_iter().map(|(key, group)| self.group(key, group)).collect();
-        json!({
+        let mut document = json!({
             "records": self.total.records,
             "first": self.total.first.and_then(text::rfc3339_ms),
             "last": self.total.last.and_then(text::rfc3339_ms),
@@ -418,7 +301,11 @@ impl Summary {
             "objects_read": self.objects_read,
             "times_are_exact": !self.total.rough,
             "groups": groups,
-        })
+        });
+        if let Some((_, all)) = &self.failures {
+            document["failures"] = all.len().into();
+        }
+        document
     }
 
     fn print(&self, out: &mut Out) -> Result<()> {
@@ -431,13 +318,17 @@ impl Summary {
                 _ => Column::new(f.title()),
             })
             .collect();
-        columns.extend([Column::number("RECORDS"), Column::whole("FIRST"), Column::whole("LAST")]);
+        columns.push(Column::number("RECORDS"));
+        columns.extend(self.failures.is_some().then(|| Column::number("FAILURES")));
+        columns.extend([Column::whole("FIRST"), Column::whole("LAST")]);
         let mut table = Table::new(columns);
         let time = |ms: Option<i64>| text::time(ms.unwrap_or(-1));
         for (key, group) in self.sorted() {
             let mut cells: Vec<String> = key.iter().map(Cell::shown).collect();
             let about = |ms: Option<i64>| format!("{}{}", if group.rough && ms.is_some() { "~" } else { "" }, time(ms));
-            cells.extend([group.records.to_string(), about(group.first), about(group.last)]);
+            cells.push(group.records.to_string());
+            cells.extend(self.failures_of(key).map(|n| n.to_string()));
+            cells.extend([about(group.first), about(group.last)]);
             table.row(cells, out)?;
         }
         table.finish(out)?;
@@ -451,6 +342,9 @@ impl Summary {
                 text::count(self.partitions as u64, "partition"),
                 human_bytes(self.bytes)
             ))?;
+            if let Some((_, all)) = &self.failures {
+                out.line(&format!("{}, by failure_key", text::count(all.len() as u64, "failure")))?;
+            }
             let how = match (self.objects_counted, self.objects_read) {
                 (_, 0) => "counted from manifests".to_owned(),
                 (0, _) => "counted from the records".to_owned(),
