@@ -74,8 +74,13 @@ fn memory(text: &str) -> Result<usize, String> {
 }
 
 pub async fn run(args: Args, config: &Config) -> Result<u8> {
-    let options = Options { filter: args.filter.filter()?, again: args.again, memory: args.memory, deadline: None };
-    let dialects = config.dialects()?;
+    let options = Options {
+        filter: args.filter.filter()?,
+        again: args.again,
+        memory: args.memory,
+        deadline: None,
+        dialects: Arc::new(config.dialects()?),
+    };
     let brokers = Brokers::new(&args.kafka.connection(config)?, args.refetch_timeout)?;
     let store = args.store.read().await?;
     let catalog = Catalog::open(store.clone()).await?;
@@ -94,7 +99,7 @@ pub async fn run(args: Args, config: &Config) -> Result<u8> {
                 .update(shown.answered(), || format!("{} of {} originals looked for", shown.answered(), shown.found()));
         }
     });
-    let work = refetch::run(&options, &catalog, &brokers, &dialects, &counters, &stage);
+    let work = refetch::run(&options, &catalog, &brokers, &counters, &stage);
     let outcome = tokio::select! {
         outcome = work => outcome,
         () = stage.reaches(Stage::Abandon) => Err(Error::failed("stopped; the same command again goes on")),

@@ -7,11 +7,12 @@ use super::Options;
 use super::brokers::Brokers;
 use super::judge::{self, Failed, Identity, Sighting, Sightings};
 use crate::catalog::Cut;
+use crate::dialect::Dialects;
 use crate::error::{Error, Result};
 use crate::format::refetched::State;
 use crate::host::{blocking, now_us};
 use crate::kafka::{Found, Wanted};
-use crate::record::{RawBatch, TopicPartition};
+use crate::record::{PayloadState, RawBatch, TopicPartition};
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -179,7 +180,14 @@ async fn look_in(
     let partitions = origins.keys().copied().filter(|p| topic.partitions.contains(p));
     let partitions = partitions.map(|p| TopicPartition::new(&*topic.name, p)).collect();
     let logs = brokers.logs(partitions).await?;
-    let read = Reading { cuts, topic: &topic, by_id: *topic.name != *name, logs: &logs, sightings };
+    let read = Reading {
+        cuts,
+        dialects: &options.dialects,
+        topic: &topic,
+        by_id: *topic.name != *name,
+        logs: &logs,
+        sightings,
+    };
     let mut answers = read.unread(origins)?;
     let batch = read.read(origins, brokers, options, &mut answers).await?;
     let again = brokers.find(name).await?;
@@ -216,6 +224,7 @@ fn answer(topic: &Topic, partition: i32, o: &Origin, state: State, original: Opt
 /// One topic while its records are read.
 struct Reading<'a> {
     cuts: &'a Cuts,
+    dialects: &'a Dialects,
     topic: &'a Topic,
     /// Dead letters name it by its id, which no other topic has.
     by_id: bool,
@@ -322,6 +331,10 @@ impl Reading<'_> {
         let Some(cut) = self.cuts.get(o.letter.cut) else { return State::Mismatch };
         let letter = cut.get(o.letter.record);
         let state = letter.decoded.payload_state;
-        judge::of_record(self.identity(o), o.failed, state, &letter.raw, &batch.get(original))
+        let copy = match state {
+            PayloadState::CopiedBare => self.dialects.original(&letter.id.topic, &letter.raw),
+            _ => None,
+        };
+        judge::of_record(self.identity(o), o.failed, copy.as_ref(), &batch.get(original))
     }
 }

@@ -80,7 +80,13 @@ impl Follow {
 
     fn options(&self) -> Options {
         let deadline = host::now().checked_add(self.timeout);
-        Options { filter: self.filter.clone(), again: false, memory: self.memory, deadline }
+        Options {
+            filter: self.filter.clone(),
+            again: false,
+            memory: self.memory,
+            deadline,
+            dialects: self.dialects.clone(),
+        }
     }
 
     async fn all(&self) -> Result<Outcome> {
@@ -90,7 +96,7 @@ impl Follow {
             Err(e) if e.kind() == crate::error::Kind::Config => return Ok(Outcome::default()),
             Err(e) => return Err(e),
         };
-        run(&self.options(), &catalog, &self.brokers, &self.dialects, &Counters::default(), &self.stage).await
+        run(&self.options(), &catalog, &self.brokers, &Counters::default(), &self.stage).await
     }
 
     async fn cuts(&self, cuts: &[Arc<Manifest>]) -> Result<Outcome> {

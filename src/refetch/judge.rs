@@ -3,8 +3,9 @@
 //! Invariant: another topic's record is never taken for the original where ids, times, log ends or a copy tell the two
 //! apart. Kafka tells no topic's time of creation, and a share group's dead letter not the topic's id.
 
+use crate::dialect::Payload;
 use crate::format::refetched::State;
-use crate::record::{PayloadState, RawRecord};
+use crate::record::RawRecord;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -82,18 +83,12 @@ pub fn before_reading(identity: Identity, offset: i64, log: Option<(i64, i64)>) 
     }
 }
 
-/// Of the record at the offset; `letter` is the dead letter.
-pub fn of_record(
-    identity: Identity,
-    failed: Failed,
-    state: PayloadState,
-    letter: &RawRecord<'_>,
-    found: &RawRecord<'_>,
-) -> State {
+/// Of the record at the offset; `copy`: key and value that the dead letter has of the original.
+pub fn of_record(identity: Identity, failed: Failed, copy: Option<&Payload<'_>>, found: &RawRecord<'_>) -> State {
     if identity != Identity::Same && found.timestamp_ms > failed.at_the_latest().saturating_add(CLOCKS_MS) {
         return State::Recreated;
     }
-    if state == PayloadState::CopiedBare && (letter.key, letter.value) != (found.key, found.value) {
+    if copy.is_some_and(|(key, value)| (key.as_deref(), value.as_deref()) != (found.key, found.value)) {
         return State::Mismatch;
     }
     State::Refetched
@@ -103,6 +98,7 @@ pub fn of_record(
 mod tests {
     use super::*;
     use crate::record::{RawBatch, TimestampType};
+    use std::borrow::Cow;
 
     const AT: i64 = 1_791_000_000_000;
 
@@ -151,10 +147,9 @@ mod tests {
 
     #[test]
     fn a_record_that_is_younger_than_the_failure_is_not_the_original() {
-        let letter = record(AT, None, None);
         let judge = |identity, at, ms| {
             let found = record(ms, Some(b"k"), Some(b"v"));
-            of_record(identity, failed(at), PayloadState::NotCopied, &letter.get(0), &found.get(0))
+            of_record(identity, failed(at), None, &found.get(0))
         };
         assert_eq!(judge(Identity::Unknown, Some(AT), AT + CLOCKS_MS), State::Refetched);
         assert_eq!(judge(Identity::Unknown, Some(AT), AT + CLOCKS_MS + 1), State::Recreated);
@@ -167,8 +162,8 @@ mod tests {
     #[test]
     fn a_copy_has_to_be_equal_null_and_empty_apart() {
         let judge = |key: Option<&[u8]>, value: Option<&[u8]>| {
-            let (letter, found) = (record(AT, Some(b""), None), record(AT, key, value));
-            of_record(Identity::Same, failed(Some(AT)), PayloadState::CopiedBare, &letter.get(0), &found.get(0))
+            let (copy, found) = ((Some(Cow::Borrowed(&b""[..])), None), record(AT, key, value));
+            of_record(Identity::Same, failed(Some(AT)), Some(&copy), &found.get(0))
         };
         assert_eq!(judge(Some(b""), None), State::Refetched);
         assert_eq!(judge(None, None), State::Mismatch);

@@ -54,6 +54,8 @@ pub struct Options {
     pub memory: usize,
     /// What was not looked for by then is left to the next run.
     pub deadline: Option<Instant>,
+    /// What says where a dead letter has its original's key and value.
+    pub dialects: Arc<Dialects>,
 }
 
 impl Options {
@@ -102,13 +104,12 @@ pub async fn run(
     options: &Options,
     catalog: &Catalog,
     brokers: &Brokers,
-    dialects: &Dialects,
     counters: &Counters,
     stage: &StageReceiver,
 ) -> Result<Outcome> {
     let mut selected = catalog.select(&options.filter).await?;
     for s in &mut selected {
-        s.objects.retain(|o| may_lack(o, dialects));
+        s.objects.retain(|o| may_lack(o, &options.dialects));
     }
     selected.retain(|s| !s.objects.is_empty());
     refetch(options, catalog, brokers, selected, counters, stage).await
