@@ -5,6 +5,7 @@ mod support;
 use dlq_archiver::format::{Compression, Format};
 use dlq_archiver::ledger::{Gap, GapKind};
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
 use std::io::{BufRead as _, Read as _};
 use std::process::Stdio;
 use support::{Rec, TestArchive, batch, program, run};
