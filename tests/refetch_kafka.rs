@@ -60,6 +60,9 @@ fn odd() -> Vec<Facts> {
     ]
 }
 
+/// Key and value.
+type Payload<'a> = (Option<&'a [u8]>, Option<&'a [u8]>);
+
 /// Where a dead letter says that its original is.
 #[derive(Clone)]
 struct Letter<'a> {
@@ -67,7 +70,7 @@ struct Letter<'a> {
     partition: i32,
     offset: i64,
     /// Key and value, where they were copied.
-    copy: Option<(Option<&'a [u8]>, Option<&'a [u8]>)>,
+    copy: Option<Payload<'a>>,
 }
 
 fn bare(topic: &str, partition: i32, offset: i64) -> Letter<'_> {
@@ -403,7 +406,7 @@ async fn many(world: &World, partitions: i32, n: usize, size: usize) {
     let records: Vec<Facts> = (0..2 * n).map(|i| plain(i, size)).collect();
     world.produce(&source, records.iter().enumerate().map(|(i, r)| (i as i32 % partitions, r)));
     let letters: Vec<_> = (0..2 * n)
-        .filter(|i| (i / partitions as usize) % 2 == 0)
+        .filter(|i| (i / partitions as usize).is_multiple_of(2))
         .map(|i| bare(&source, i as i32 % partitions, (i / partitions as usize) as i64))
         .collect();
     world.fail(&letters, "parquet");
