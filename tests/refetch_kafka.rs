@@ -7,7 +7,7 @@ mod support;
 
 use dlq_archiver::format::Format;
 use dlq_archiver::format::refetched::{self, State};
-use dlq_archiver::kafka::{Admin, Connection, NewRecord, Producer, RangeReader};
+use dlq_archiver::kafka::{Admin, Connection, NewRecord, Producer, RangeReader, TopicId};
 use dlq_archiver::record::{Header, RawBatch, RawRecord, TopicPartition};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -60,6 +60,9 @@ fn odd() -> Vec<Facts> {
     ]
 }
 
+/// Key and value.
+type Payload<'a> = (Option<&'a [u8]>, Option<&'a [u8]>);
+
 /// Where a dead letter says that its original is.
 #[derive(Clone)]
 struct Letter<'a> {
@@ -67,7 +70,7 @@ struct Letter<'a> {
     partition: i32,
     offset: i64,
     /// Key and value, where they were copied.
-    copy: Option<(Option<&'a [u8]>, Option<&'a [u8]>)>,
+    copy: Option<Payload<'a>>,
 }
 
 fn bare(topic: &str, partition: i32, offset: i64) -> Letter<'_> {
@@ -305,6 +308,12 @@ async fn what_is_not_the_original_is_told_and_not_taken_for_it() {
     records.iter_mut().for_each(|r| r.0 = now_ms() + 600_000);
     world.produce(&anew, records.iter().map(|r| (0, r)));
     Admin::delete_records(&world.connection, &TopicPartition::new(&source, 0), 5).await.unwrap();
+    // As the broker writes it where it could not find the name.
+    let admin = Admin::new(&world.connection).unwrap();
+    let id = match admin.topic_id(&TopicPartition::new(&source, 0), PATIENCE).unwrap() {
+        TopicId::Is(id) => id,
+        other => panic!("{other:?}"),
+    };
     let wrong = Some((Some(&b"12"[..]), Some(&b"something else"[..])));
     let letters = [
         bare(&source, 0, 4),
@@ -315,6 +324,7 @@ async fn what_is_not_the_original_is_told_and_not_taken_for_it() {
         bare(&anew, 0, 3),
         bare(&missing, 0, 0),
         Letter { topic: &source, partition: 0, offset: 12, copy: wrong },
+        bare(&id, 0, 6),
     ];
     world.fail(&letters, "parquet");
     let done = world.refetch(&[]);
@@ -330,14 +340,16 @@ async fn what_is_not_the_original_is_told_and_not_taken_for_it() {
         State::Recreated,
         State::TopicMissing,
         State::Mismatch,
+        State::Refetched,
     ];
     for (l, want) in letters.iter().zip(want) {
-        assert_eq!(by_source[&(l.topic.to_owned(), l.partition, l.offset)], want, "{} {}", l.topic, l.offset);
+        let topic = if l.topic == id { &source } else { l.topic };
+        assert_eq!(by_source[&(topic.to_owned(), l.partition, l.offset)], want, "{} {}", l.topic, l.offset);
     }
     assert_eq!(world.refetch(&[])["looked_for"], 0, "an answer is an answer");
     // None of them is restored as something else.
     let plan = world.run("restore", &["--all", "--dry-run", "-o", "json"]).json_of_failed();
-    assert_eq!((&plan["to_restore"], &plan["refetched"]), (&2.into(), &1.into()), "{plan}");
+    assert_eq!((&plan["to_restore"], &plan["refetched"]), (&3.into(), &2.into()), "{plan}");
     // The topic appears after all.
     world.topic(&missing, 1).await;
     world.produce(&missing, [(0, &plain(0, 10))].into_iter());
@@ -367,10 +379,9 @@ async fn a_topic_that_was_seen_with_another_id_is_known_to_be_made_anew() {
     // As if the sighting had been long after the failure: the list's times are moved.
     let list = walk_lists(&world);
     let text = std::fs::read_to_string(&list).unwrap();
-    let mut doc: Value = serde_json::from_str(&text).unwrap();
+    let doc: Value = serde_json::from_str(&text).unwrap();
     let at = doc["sources"][0]["at_ms"].as_i64().unwrap();
     std::fs::write(&list, text.replace(&at.to_string(), &(at + 120_000).to_string())).unwrap();
-    doc["sources"][0]["at_ms"] = (at + 120_000).into();
     Admin::delete_topic(&world.connection, &source).await.unwrap();
     std::thread::sleep(Duration::from_secs(2));
     world.topic(&source, 1).await;
@@ -395,7 +406,7 @@ async fn many(world: &World, partitions: i32, n: usize, size: usize) {
     let records: Vec<Facts> = (0..2 * n).map(|i| plain(i, size)).collect();
     world.produce(&source, records.iter().enumerate().map(|(i, r)| (i as i32 % partitions, r)));
     let letters: Vec<_> = (0..2 * n)
-        .filter(|i| (i / partitions as usize) % 2 == 0)
+        .filter(|i| (i / partitions as usize).is_multiple_of(2))
         .map(|i| bare(&source, i as i32 % partitions, (i / partitions as usize) as i64))
         .collect();
     world.fail(&letters, "parquet");

@@ -102,7 +102,7 @@ pub struct Encoder<'a> {
 
 enum Output {
     Parquet(Box<parquet_write::Sink>),
-    Jsonl(jsonl::Sink),
+    Jsonl(Box<jsonl::Sink>),
 }
 
 impl<'a> Encoder<'a> {
@@ -114,7 +114,7 @@ impl<'a> Encoder<'a> {
         ];
         let out = match format {
             Format::Parquet => Output::Parquet(Box::new(parquet_write::Sink::new(&schema::COLUMNS, &metadata)?)),
-            Format::Jsonl(compression) => Output::Jsonl(jsonl::Sink::new(&schema::COLUMNS, compression)?),
+            Format::Jsonl(compression) => Output::Jsonl(Box::new(jsonl::Sink::new(&schema::COLUMNS, compression)?)),
         };
         Ok(Self { row: row::Writer::new(context), out })
     }
@@ -126,7 +126,7 @@ impl<'a> Encoder<'a> {
                 sink.end_row(raw.payload_len())
             }
             Output::Jsonl(sink) => {
-                self.row.write(raw, decoded, pipeline, sink);
+                self.row.write(raw, decoded, pipeline, &mut **sink);
                 sink.end_row()
             }
         }

@@ -282,10 +282,13 @@ impl Admin {
         let Some(broker) = metadata.brokers().first().map(|b| b.id()) else {
             return Err(unavailable("no broker answers".into()));
         };
-        for topic in metadata.topics().iter().filter(|t| t.error().is_none()) {
-            let told = describe_topic_id(self.client(), topic.name(), broker, timeout);
-            if told.map_err(|e| unavailable(e.to_string()))?.as_deref() == Some(id) {
-                return Ok(Some(topic.name().to_owned()));
+        let there = metadata.topics().iter().filter(|t| t.error().is_none());
+        let names: Vec<&str> = there.map(rdkafka::metadata::MetadataTopic::name).collect();
+        for names in names.chunks(DESCRIBED) {
+            let told = describe_topic_ids(self.client(), names, broker, timeout);
+            let told = told.map_err(|e| unavailable(e.to_string()))?;
+            if let Some((name, _)) = told.into_iter().find(|(_, told)| matches!(told, Ok(Some(told)) if told == id)) {
+                return Ok(Some(name));
             }
         }
         Ok(None)
@@ -371,6 +374,9 @@ fn is_no_topic(code: Code) -> bool {
     matches!(code, Code::UnknownTopicOrPartition | Code::UnknownTopic)
 }
 
+/// Topics that are described in one request.
+const DESCRIBED: usize = 500;
+
 /// Asks one broker. The controller, whom librdkafka asks otherwise, is none that every broker names.
 fn describe_topic_id(
     consumer: &BaseConsumer<Context>,
@@ -378,15 +384,29 @@ fn describe_topic_id(
     broker: i32,
     timeout: Duration,
 ) -> std::result::Result<Option<String>, Code> {
+    let told = describe_topic_ids(consumer, &[topic], broker, timeout)?;
+    told.into_iter().next().map_or(Err(Code::UnknownTopicOrPartition), |(_, id)| id)
+}
+
+/// What one broker tells of a topic: its id, where it has one.
+type Told = std::result::Result<Option<String>, Code>;
+
+/// The same for several topics, each with its name.
+fn describe_topic_ids(
+    consumer: &BaseConsumer<Context>,
+    topics: &[&str],
+    broker: i32,
+    timeout: Duration,
+) -> std::result::Result<Vec<(String, Told)>, Code> {
     use sys::rd_kafka_resp_err_t::RD_KAFKA_RESP_ERR_NO_ERROR;
-    let Ok(name) = CString::new(topic) else { return Ok(None) };
+    let names: Vec<CString> = topics.iter().filter_map(|topic| CString::new(*topic).ok()).collect();
     let client = consumer.client().native_ptr();
     let millis = i32::try_from(timeout.as_millis()).unwrap_or(i32::MAX);
     // SAFETY: every pointer below comes from librdkafka, is checked where it may be null, is used before what owns it
     // is destroyed, and is destroyed once. The client outlives the call.
     unsafe {
-        let mut names = [name.as_ptr()];
-        let topics = sys::rd_kafka_TopicCollection_of_topic_names(names.as_mut_ptr(), 1);
+        let mut names: Vec<_> = names.iter().map(|name| name.as_ptr()).collect();
+        let topics = sys::rd_kafka_TopicCollection_of_topic_names(names.as_mut_ptr(), names.len());
         let options =
             sys::rd_kafka_AdminOptions_new(client, sys::rd_kafka_admin_op_t::RD_KAFKA_ADMIN_OP_DESCRIBETOPICS);
         sys::rd_kafka_AdminOptions_set_request_timeout(options, millis, std::ptr::null_mut(), 0);
@@ -402,7 +422,8 @@ fn describe_topic_id(
                 let mut count = 0usize;
                 let result = sys::rd_kafka_event_DescribeTopics_result(event);
                 let found = sys::rd_kafka_DescribeTopics_result_topics(result, &mut count);
-                if count > 0 { topic_id_of(*found) } else { Err(Code::UnknownTopicOrPartition) }
+                let each = (0..count).map(|i| *found.add(i));
+                Ok(each.map(|topic| (topic_name_of(topic), topic_id_of(topic))).collect())
             } else {
                 Err(code.into())
             }
@@ -415,6 +436,13 @@ fn describe_topic_id(
         sys::rd_kafka_TopicCollection_destroy(topics);
         answer
     }
+}
+
+/// # Safety
+/// `description` must be live.
+unsafe fn topic_name_of(description: *const sys::rd_kafka_TopicDescription_t) -> String {
+    // SAFETY: by the caller; the name belongs to the description.
+    unsafe { CStr::from_ptr(sys::rd_kafka_TopicDescription_name(description)).to_string_lossy().into_owned() }
 }
 
 /// # Safety

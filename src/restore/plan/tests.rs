@@ -230,7 +230,6 @@ fn a_headers_only_record_is_restored_as_its_original_where_that_was_read_again()
     let mut counts = Counts::default();
     counts.add(&letter, Some(&original(1)), &sent_to("narrow", Some(0)));
     assert_eq!((counts.refetched, counts.bare, counts.tombstones), (1, 0, 0));
-    drop(rules);
     // What the target takes is asked of the original.
     world.windows = BTreeMap::from([("narrow".into(), Window { keeps_from_ms: NOW - 4, takes_from_ms: 0 })]);
     let verdict = world.rules().decide(&letter, Some(&original(1)), world.past.of("failures", 1, 0));
