@@ -414,7 +414,7 @@ async fn many_names_make_few_objects(brokers: &str, topic: &str) {
         let wanted: Vec<_> = expected.iter().filter(|(_, other)| *other == name(i)).cloned().collect();
         assert_eq!(lines(&["list", "--pipeline", &name(i)]), wanted);
     }
-    assert_eq!(lines(&["list", "--pipeline", "^x/99"]).len(), 55);
+    assert_eq!(lines(&["list", "--pipeline", "^x/99"]).len(), 56);
     let (summary, _) = run(&["summary", "--by", "pipeline", "-o", "json"]);
     let summary: serde_json::Value = serde_json::from_str(&summary).unwrap();
     let names = expected.iter().map(|(_, name)| name).collect::<std::collections::BTreeSet<_>>().len();
