@@ -372,12 +372,12 @@ async fn a_cut_begun_under_other_rules_and_another_bound_is_finished_as_its_inte
     let connection = Connection::new(&broker.brokers());
     let producer = Producer::new(&connection, None).unwrap();
     for token in 0..60 {
-        // n7: once; n0: 30 times.
+        // n0 30 times, ten others three times each.
         let origin = if token % 2 == 0 { "n0".to_owned() } else { format!("n{}", token % 20) };
         let header = Header { name: b"__streams.errors.topic", value: Some(origin.as_bytes()) };
         let (topic, value) = ("ruled-dlq", Some(&b"value"[..]));
-        let headers = std::iter::once(header);
-        let record = NewRecord { topic, partition: Some(0), key: None, value, headers, timestamp_ms: None, token };
+        let (headers, timestamp_ms) = (std::iter::once(header), Some(1_791_300_000_000));
+        let record = NewRecord { topic, partition: Some(0), key: None, value, headers, timestamp_ms, token };
         producer.send(record, Duration::from_secs(10)).unwrap();
     }
     producer.flush(Duration::from_secs(30)).unwrap();
