@@ -107,7 +107,7 @@ struct Summary {
     exact: bool,
     groups: HashMap<Vec<Cell>, Group>,
     /// The failures of each group and of all, if they are counted.
-    failures: Option<(HashMap<Vec<Cell>, HashSet<[u8; 16]>>, HashSet<[u8; 16]>)>,
+    failures: Option<(HashMap<Vec<Cell>, Failures>, Failures)>,
     total: Group,
     partitions: usize,
     cuts: u64,
@@ -124,6 +124,9 @@ struct Summary {
     /// Of cuts that have any.
     originals: HashMap<Place, Known>,
 }
+
+/// Their keys.
+type Failures = HashSet<[u8; 16]>;
 
 /// Of a cut: topic, partition, generation, start.
 type Place = (String, i32, u32, i64);

@@ -21,6 +21,9 @@ pub struct Group {
     pub shared: Option<Shared>,
 }
 
+/// Date, whether it is shared, and the pipeline's name if not.
+type Key<'a> = (&'a str, bool, &'a str);
+
 /// Sorts a batch into date and pipeline, in the order of both, shared ones last. The largest pipelines of the batch have
 /// objects of their own, as many as the tables allow; the others share one for each date. So does a pipeline whose path
 /// name a larger one has: escaped names may be equal.
@@ -41,7 +44,7 @@ pub fn group(batch: &RawBatch, topic: &str, partition: i32, tables: &Tables) -> 
     }
     let own = names.own(tables.routing.max_pipelines());
     // By date, own ones first, and name; several days may be one date. Each row with its name.
-    let mut groups: BTreeMap<(&str, bool, &str), Vec<(u32, u32)>> = BTreeMap::new();
+    let mut groups: BTreeMap<Key<'_>, Vec<(u32, u32)>> = BTreeMap::new();
     for ((day, name), rows) in rows {
         let dt = days.get(&day).map_or(layout::NO_DATE, String::as_str);
         let key = if own.contains(&name) { (dt, false, names.text(name)) } else { (dt, true, "") };
@@ -139,7 +142,9 @@ mod tests {
     }
 
     /// Date, pipeline, and each row's name as the intent has it.
-    fn grouped(records: &[(i64, &str)], max: usize) -> Vec<(String, Option<String>, Vec<(u32, String)>)> {
+    type Named = (String, Option<String>, Vec<(u32, String)>);
+
+    fn grouped(records: &[(i64, &str)], max: usize) -> Vec<Named> {
         let (batch, tables) = (batch(records), tables(max));
         let genesis = Genesis {
             version: 1,

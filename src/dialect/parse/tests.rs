@@ -109,7 +109,8 @@ value = { header = "$.original", encoding = "base64" }
         dialects: vec!["envelope".to_owned()],
         ..TopicSettings::of(TopicMatch::parse("mine").unwrap())
     };
-    let dialects = Dialects::with_user_tables([("e.toml", json)]).unwrap().with_topics(&[asks.clone()]).unwrap();
+    let dialects =
+        Dialects::with_user_tables([("e.toml", json)]).unwrap().with_topics(std::slice::from_ref(&asks)).unwrap();
     let batch = batch_of(Some(b"k"), Some(br#"{"error": "no", "original": "eA=="}"#), &[]);
     let read = |topic: &str| dialects.decode(topic, 0, &batch.get(0)).error_message.map(Cow::into_owned);
     assert_eq!((read("mine"), read("other")), (Some("no".to_owned()), None));
