@@ -1,7 +1,7 @@
 //! `dlq-archiver dialects`.
 
 use super::args::{ArchiveArgs, KafkaArgs, duration};
-use super::config::Config;
+use super::config::{Config, leaf};
 use super::filter::FilterArgs;
 use super::output::{self, Documents, Out, Output, OutputArgs};
 use super::table::{Column, Table};
@@ -15,6 +15,7 @@ use crate::format::{ArchivedRecord, Projection};
 use crate::record::{Decoded, Hop, RawRecord, RecordId};
 use crate::tail::{self, Start};
 use crate::topics::{TopicMatch, TopicSettings};
+use clap::parser::ValueSource;
 use regex::Regex;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
@@ -134,7 +135,9 @@ async fn tried(args: TryArgs, config: &Config) -> Result<()> {
     let filter = args.filter.filter()?;
     let doc = filter.doc().clone();
     let mut trial = Trial::new(name, args.output.output);
-    if args.store.archive.is_some() {
+    // An archive that the environment names is not meant where a topic is read live.
+    let asked = |id| leaf(&config.matches).value_source(id) == Some(ValueSource::CommandLine);
+    if args.store.archive.is_some() && (asked("archive") || !asked("brokers")) {
         let catalog = Catalog::open(args.store.read().await?).await?;
         let selected = catalog.select(&filter).await?;
         let mut cuts = catalog.cuts(selected, &filter, Reading::ALL);

@@ -3,7 +3,7 @@
 //! Owns detection and the collecting of what the tables ask for. Reads no value: that is [`super::decode`].
 //! Invariant: each header is looked at once, whatever the number of tables.
 
-use super::json::Paths;
+use super::json::{self, Paths};
 use super::table::{Code, Field, Original, Prefer, Source, Table};
 use super::value::Notes;
 use super::{code, uber};
@@ -40,10 +40,30 @@ enum Use {
     RestoreCount,
 }
 
+impl Use {
+    fn table(self) -> Option<usize> {
+        match self {
+            Self::All { table, .. } | Self::Any { table } | Self::None { table } | Self::Slot { table, .. } => {
+                Some(table)
+            }
+            Self::Key { table } | Self::Value { table } => Some(table),
+            Self::ContentType | Self::RestoreCount => None,
+        }
+    }
+}
+
+/// Whether a table means a part of key or value by this name, and no header.
+fn is_of_payload(table: &Table, name: &str) -> bool {
+    table.code.contains(&Code::JsonValue) && json::is_path(name)
+        || table.code.contains(&Code::UberKey) && uber::FIELDS.contains(&name)
+}
+
 #[derive(Debug)]
 pub(crate) struct Index {
     // The tables choose what is in it, so that no record can make its hashes collide.
     names: AHashMap<Box<[u8]>, Vec<Use>>,
+    /// What tables read of keys and values: no header is taken for it.
+    payload_names: AHashMap<Box<[u8]>, Vec<Use>>,
     /// By their first byte: most headers have none that could fit.
     any_prefixes: Vec<Vec<(Box<[u8]>, usize)>>,
     /// By table: what [`Found::all`] has to be.
@@ -63,8 +83,12 @@ struct PayloadCode {
     uber_key: bool,
 }
 
-/// A header that fills a slot. `position` is its place among the record's headers, the attributes of a structured
-/// event after them.
+/// Positions of headers begin here, behind all that key and value can hold: who writes into those does it before
+/// others append headers.
+const HEADERS: usize = 1 << 32;
+
+/// A header that fills a slot. `position` is its place among the record's headers; what is read of key and value comes
+/// before them.
 #[derive(Debug)]
 pub(crate) struct Hit<'a> {
     pub slot: usize,
@@ -92,14 +116,19 @@ pub(crate) struct Walk<'a> {
     /// The last such header's value, null being `Some(None)`.
     pub restore_count: Option<Option<&'a [u8]>>,
     content_type: Option<&'a [u8]>,
-    /// The position of what is read next.
-    end: usize,
+    /// The position of what is read next of key and value.
+    payload: usize,
 }
 
 impl Index {
     pub fn new(tables: &[Table]) -> Self {
         let mut names: AHashMap<Box<[u8]>, Vec<Use>> = AHashMap::new();
-        let mut add = |name: &str, u: Use| names.entry(name.as_bytes().into()).or_default().push(u);
+        let mut payload_names: AHashMap<Box<[u8]>, Vec<Use>> = AHashMap::new();
+        let mut add = |name: &str, u: Use| {
+            let of_payload = u.table().is_some_and(|t| is_of_payload(&tables[t], name));
+            let names = if of_payload { &mut payload_names } else { &mut names };
+            names.entry(name.as_bytes().into()).or_default().push(u);
+        };
         let mut any_prefixes = vec![Vec::new(); 256];
         let mut slots = Vec::new();
         for (t, table) in tables.iter().enumerate() {
@@ -144,13 +173,13 @@ impl Index {
         let payloads: Vec<_> = tables.iter().map(payload).collect();
         let mut paths = Paths::default();
         if payloads.iter().any(|p| p.json_value) {
-            names.keys().filter_map(|name| str::from_utf8(name).ok()).for_each(|name| {
+            payload_names.keys().filter_map(|name| str::from_utf8(name).ok()).for_each(|name| {
                 paths.add(name);
             });
         }
         let opt_in = tables.iter().enumerate().filter(|(_, t)| t.opt_in).map(|(i, _)| i).collect();
         let all = tables.iter().map(|t| (0..t.detect.all.len()).fold(0, |bits, i| bits | 1u64 << i)).collect();
-        Self { names, any_prefixes, all, slots, structured, payloads, paths, opt_in }
+        Self { names, payload_names, any_prefixes, all, slots, structured, payloads, paths, opt_in }
     }
 
     /// Walks the headers; then, if the record is a structured CloudEvent, its attributes; then what the tables in
@@ -170,19 +199,24 @@ impl Index {
         for t in self.opt_in.iter().filter(|t| !opted.contains(t)) {
             walk.found[*t].none = true;
         }
+        if walk.payload > 0 {
+            walk.found.iter_mut().for_each(|found| found.hits.sort_by_key(|hit| hit.position));
+        }
         walk
     }
 
     fn walk_json<'a>(&self, raw: &RawRecord<'a>, walk: &mut Walk<'a>, notes: &mut Notes) {
         // A tombstone holds nothing, and is none the worse for it.
         let Some(value) = raw.value else { return };
-        let mut position = walk.end;
         let whole = self.paths.read(value, |name, text| {
-            self.put(walk, position, name.as_bytes(), text.map(bytes_of), None);
-            position += 1;
+            let uses = self.payload_names.get(name.as_bytes());
+            walk.put(&self.slots, uses, walk.payload, text.map(bytes_of), None);
+            walk.payload += 1;
         });
-        walk.end = position;
         if !whole {
+            // A part of one tells nothing.
+            let of_json = self.payloads.iter().zip(&mut walk.found).filter(|(p, _)| p.json_value);
+            of_json.for_each(|(_, found)| found.none = true);
             notes.add("value", "no JSON document");
         }
     }
@@ -203,24 +237,22 @@ impl Index {
                 None if name == uber::KEY => continue,
                 None => Cow::Borrowed(&b"0"[..]),
             };
-            let position = walk.end;
-            self.put(walk, position, name.as_bytes(), Some(value), None);
-            walk.end += 1;
+            walk.put(&self.slots, self.payload_names.get(name.as_bytes()), walk.payload, Some(value), None);
+            walk.payload += 1;
         }
+    }
+
+    /// Whether the table reads more than headers.
+    pub fn reads_payload(&self, t: usize) -> bool {
+        self.payloads[t].json_value || self.payloads[t].uber_key
     }
 
     pub fn walk_headers<'a>(&self, raw: &RawRecord<'a>) -> Walk<'a> {
         let found = std::iter::repeat_with(Found::default).take(self.slots.len()).collect();
-        let mut walk = Walk {
-            found,
-            keys: Vec::new(),
-            values: Vec::new(),
-            restore_count: None,
-            content_type: None,
-            end: raw.headers.len(),
-        };
+        let mut walk =
+            Walk { found, keys: Vec::new(), values: Vec::new(), restore_count: None, content_type: None, payload: 0 };
         for (position, header) in raw.headers.iter().enumerate() {
-            self.put(&mut walk, position, header.name, header.value.map(Cow::Borrowed), header.value);
+            self.put(&mut walk, HEADERS + position, header.name, header.value.map(Cow::Borrowed), header.value);
         }
         walk
     }
@@ -238,9 +270,9 @@ impl Index {
             return;
         }
         for (name, value) in found {
-            let position = walk.end;
+            let position = walk.payload;
             self.put(walk, position, name.as_bytes(), value.map(bytes_of), None);
-            walk.end += 1;
+            walk.payload += 1;
         }
     }
 
@@ -263,31 +295,10 @@ impl Index {
         value: Option<Cow<'a, [u8]>>,
         raw: Option<&'a [u8]>,
     ) {
-        for u in self.names.get(name).into_iter().flatten() {
-            match *u {
-                Use::All { table, bit } => walk.found[table].all |= bit,
-                Use::Any { table } => walk.found[table].any = true,
-                Use::None { table } => walk.found[table].none = true,
-                Use::Slot { table, slot } => {
-                    walk.found[table].hits.push(Hit { slot, position, value: value.clone() });
-                }
-                Use::Key { table } => walk.keys.push((table, value.clone())),
-                Use::Value { table } => walk.values.push((table, value.clone())),
-                Use::ContentType => walk.content_type = raw.or(walk.content_type),
-                Use::RestoreCount => walk.restore_count = Some(raw),
-            }
-            match *u {
-                // The event's own headers say nothing about when it failed.
-                Use::Slot { table, slot } if self.slots[table][slot].field.is_event() => {}
-                Use::All { table, .. } | Use::Any { table } | Use::Slot { table, .. } => {
-                    walk.found[table].last_position = position;
-                }
-                _ => {}
-            }
-        }
+        walk.put(&self.slots, self.names.get(name), position, value, raw);
         for table in self.prefixes(name) {
             walk.found[table].any = true;
-            walk.found[table].last_position = position;
+            walk.found[table].last_position = walk.found[table].last_position.max(position);
         }
     }
 }
@@ -299,7 +310,39 @@ fn bytes_of(text: Cow<'_, str>) -> Cow<'_, [u8]> {
     }
 }
 
-impl Walk<'_> {
+impl<'a> Walk<'a> {
+    fn put(
+        &mut self,
+        slots: &[Vec<Slot>],
+        uses: Option<&Vec<Use>>,
+        position: usize,
+        value: Option<Cow<'a, [u8]>>,
+        raw: Option<&'a [u8]>,
+    ) {
+        for u in uses.into_iter().flatten() {
+            match *u {
+                Use::All { table, bit } => self.found[table].all |= bit,
+                Use::Any { table } => self.found[table].any = true,
+                Use::None { table } => self.found[table].none = true,
+                Use::Slot { table, slot } => {
+                    self.found[table].hits.push(Hit { slot, position, value: value.clone() });
+                }
+                Use::Key { table } => self.keys.push((table, value.clone())),
+                Use::Value { table } => self.values.push((table, value.clone())),
+                Use::ContentType => self.content_type = raw.or(self.content_type),
+                Use::RestoreCount => self.restore_count = Some(raw),
+            }
+            match *u {
+                // The event's own headers say nothing about when it failed.
+                Use::Slot { table, slot } if slots[table][slot].field.is_event() => {}
+                Use::All { table, .. } | Use::Any { table } | Use::Slot { table, .. } => {
+                    self.found[table].last_position = self.found[table].last_position.max(position);
+                }
+                _ => {}
+            }
+        }
+    }
+
     /// Whether the record is of this table's dialect.
     pub fn matches(&self, index: &Index, t: usize, table: &Table) -> bool {
         let (found, d) = (&self.found[t], &table.detect);

@@ -169,8 +169,13 @@ impl Dialects {
             return own();
         }
         let walk = self.index.walk(raw, self.opted(topic), &mut Notes::default());
-        let elsewhere = self.on_record(&walk).filter(|(t, _)| !self.tables[*t].restore.is_none());
-        let Some((t, _)) = elsewhere.max_by_key(|(_, found)| found.last_position) else { return own() };
+        let mut elsewhere = self.on_record(&walk).map(|(t, _)| t).filter(|t| !self.tables[*t].restore.is_none());
+        let Some(t) = elsewhere.next() else { return own() };
+        let once = |all: &[(usize, Option<Cow<'a, [u8]>>)]| all.iter().filter(|(table, _)| *table == t).count() <= 1;
+        // Of two that could be it none is taken: one in the other, or two records in one envelope.
+        if elsewhere.next().is_some() || self.index.reads_payload(t) && !(once(&walk.keys) && once(&walk.values)) {
+            return None;
+        }
         let last = |all: &[(usize, Option<Cow<'a, [u8]>>)]| {
             all.iter().rev().find(|(table, _)| *table == t).map(|(_, bytes)| bytes.clone())
         };
@@ -300,5 +305,7 @@ pub fn restore_target<'d>(d: &'d Decoded<'_>) -> Option<(&'d str, Option<i32>)> 
     Some((oldest.topic.as_deref()?, oldest.partition))
 }
 
+#[cfg(test)]
+mod payload_tests;
 #[cfg(test)]
 mod tests;

@@ -126,6 +126,16 @@ impl Renamed {
         };
         let mut table = base.clone();
         let mut used = BTreeSet::new();
+        // What has a new name is not looked for by its old one, nor by others that stand for the same: those are the
+        // extended dialect's.
+        let renames = |header: &str| self.rename.keys().any(|old| header.starts_with(old.as_str()));
+        let d = &mut table.detect;
+        for names in [&mut d.all, &mut d.any, &mut d.any_prefix] {
+            names.retain(|name| renames(name));
+        }
+        for rule in table.fields.values_mut().filter(|rule| rule.from.iter().any(|s| renames(&s.header))) {
+            rule.from.retain(|source| renames(&source.header));
+        }
         for header in table.headers_mut() {
             let best =
                 self.rename.iter().filter(|(old, _)| header.starts_with(old.as_str())).max_by_key(|(o, _)| o.len());

@@ -159,6 +159,12 @@ pub(super) fn origin<'r>(record: &'r crate::format::ArchivedRecord<'_>) -> Optio
     Some(((topic, partition), offset))
 }
 
+/// Whether Kafka can have a topic of this name (`Topic.validate` in its clients).
+fn is_topic_name(name: &str) -> bool {
+    let is_legal = |c: u8| c.is_ascii_alphanumeric() || b"._-".contains(&c);
+    (1..=249).contains(&name.len()) && name != "." && name != ".." && name.bytes().all(is_legal)
+}
+
 /// Answers some of `origins`, which are taken out of it; at least one.
 async fn look_in(
     cuts: &Cuts,
@@ -169,7 +175,8 @@ async fn look_in(
     options: &Options,
 ) -> Result<Answers> {
     let at_ms = now_us() / 1000;
-    let Some(found) = brokers.find(name).await? else {
+    let found = if is_topic_name(name) { brokers.find(name).await? } else { None };
+    let Some(found) = found else {
         let nothing = Topic { name: name.into(), id: None, partitions: BTreeSet::new(), at_ms };
         let all = std::mem::take(origins);
         let all = all.iter().flat_map(|(p, all)| all.iter().map(move |o| (*p, o)));
@@ -331,8 +338,13 @@ impl Reading<'_> {
         let Some(cut) = self.cuts.get(o.letter.cut) else { return State::Mismatch };
         let letter = cut.get(o.letter.record);
         let state = letter.decoded.payload_state;
+        // Without the table that it was decoded with, it is not known where the copy is.
+        let known = || {
+            let decoded = self.dialects.decode(&letter.id.topic, letter.id.partition, &letter.raw);
+            decoded.hops.iter().any(|hop| hop.dialect == letter.decoded.dialect)
+        };
         let copy = match state {
-            PayloadState::CopiedBare => self.dialects.original(&letter.id.topic, &letter.raw),
+            PayloadState::CopiedBare if known() => self.dialects.original(&letter.id.topic, &letter.raw),
             _ => None,
         };
         judge::of_record(self.identity(o), o.failed, copy.as_ref(), &batch.get(original))

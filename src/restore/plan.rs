@@ -5,7 +5,7 @@
 //! nor a second time without being asked, nor into a dead-letter topic.
 
 use super::past::PastPartition;
-use crate::dialect::{Dialects, restore_target};
+use crate::dialect::{Dialects, UNKNOWN, restore_target};
 use crate::error::{Error, Result};
 use crate::filter::FilterDoc;
 use crate::format::ArchivedRecord;
@@ -207,6 +207,7 @@ pub enum Why {
     AlreadyRestored,
     UnfinishedRestore,
     NotCopied,
+    OtherDialects,
     UnknownOrigin,
     DeadLetterTarget,
     MissingTarget,
@@ -221,7 +222,12 @@ impl Why {
         match self {
             Self::AlreadyRestored => "already restored",
             Self::UnfinishedRestore => "perhaps restored, by a restore that did not end",
-            Self::NotCopied => "headers only: key and value were never copied into the dead letter",
+            Self::NotCopied => {
+                "key and value of the original are not in the dead letter: headers only, or an envelope without them"
+            }
+            Self::OtherDialects => {
+                "archived as of a dialect that is not found on it now: it could go as what it is not"
+            }
             Self::UnknownOrigin => "its headers do not tell where it came from",
             Self::DeadLetterTarget => "target is a dead-letter topic",
             Self::MissingTarget => "target topic does not exist",
@@ -242,6 +248,10 @@ impl Why {
             Self::NotCopied => {
                 "`dlq-archiver refetch` reads them from the topics that they came from, as long as those have them; then give \
                  the command again. Copying is switched on where the records are dead-lettered"
+            }
+            Self::OtherDialects => {
+                "give the --config and --dialect-file that `archive` had (`show ID` has the dialect, `dialects list` those that \
+                 are known)"
             }
             Self::UnknownOrigin => "name the target with --to TOPIC",
             Self::DeadLetterTarget => {
@@ -338,9 +348,19 @@ impl Rules<'_> {
     ) -> Verdict {
         let id = &record.id;
         let decoded = self.dialects.decode(&id.topic, id.partition, &record.raw);
+        // Without the table that it was decoded with, an envelope would go as if it were the record in it.
+        let found = |name: &str| decoded.hops.iter().any(|hop| hop.dialect == name);
+        if original.is_none() && record.decoded.dialect != UNKNOWN && !found(&record.decoded.dialect) {
+            return Verdict::skip(Why::OtherDialects, None);
+        }
         // The archive's column, too: the tables may have learned since, or forgotten.
         let states = [decoded.payload_state, record.decoded.payload_state];
         if original.is_none() && states.contains(&PayloadState::NotCopied) {
+            return Verdict::skip(Why::NotCopied, None);
+        }
+        // What was read again may be a dead letter itself, and lack its own original.
+        let first = original.map(|o| self.dialects.decode(o.topic, o.partition, &o.raw));
+        if first.as_ref().is_some_and(|first| first.payload_state == PayloadState::NotCopied) {
             return Verdict::skip(Why::NotCopied, None);
         }
         let Some(made) = self.made(record, original) else {
@@ -354,8 +374,7 @@ impl Rules<'_> {
                 return Verdict::Skip(Skip { why, target, restore_id });
             }
         }
-        // An original may have been dead-lettered before: then it has a true origin of its own.
-        let first = original.map(|o| self.dialects.decode(o.topic, o.partition, &o.raw));
+        // Then it has a true origin of its own, too.
         let origin = match (&first, original) {
             (Some(first), Some(o)) => restore_target(first).or(Some((o.topic, Some(o.partition)))),
             _ => restore_target(&decoded),
@@ -390,10 +409,7 @@ impl Rules<'_> {
     /// where it does not hold it.
     pub fn made<'r>(&self, record: &ArchivedRecord<'r>, original: Option<&Original<'r>>) -> Option<Made<'r>> {
         let (topic, raw) = original.map_or((record.id.topic.as_str(), record.raw), |o| (o.topic, o.raw));
-        let (key, value) = match original {
-            Some(o) => (o.raw.key.map(Cow::Borrowed), o.raw.value.map(Cow::Borrowed)),
-            None => self.dialects.original(topic, &raw)?,
-        };
+        let (key, value) = self.dialects.original(topic, &raw)?;
         let strips = self.dialects.strips(topic, &raw);
         let kept = raw.headers.iter().zip(strips).filter(|(h, strip)| !strip && !h.name.starts_with(OWN_HEADERS));
         let headers = kept.map(|(h, _)| h).collect();

@@ -36,11 +36,14 @@ impl Restore {
     /// What stopped it, with how far it is. The same command goes on from there.
     pub async fn run(&self, plan: &PlanDoc, sink: Option<Sink>, stage: StageReceiver) -> Result<End> {
         let folder = Folder::new(self.store(), &plan.restore_id);
+        // Other tables could strip other headers, or send an envelope as the record in it.
         if plan.dialects_digest != self.dialects_digest {
-            tracing::warn!(
-                "the plan was made with other dialect tables (program version {}): headers may be stripped otherwise",
-                plan.program_version
-            );
+            return Err(Error::config(format!(
+                "restore {}: its plan was made with other dialects (program version {}). Give the --config and \
+                 --dialect-file that it was begun with, or go back to that version; or end it with --take-over, and the same \
+                 command restores what is left by the dialects of now",
+                plan.restore_id, plan.program_version
+            )));
         }
         let limits = self.limits(plan.targets.keys().cloned().collect()).await;
         if sink.is_none() {

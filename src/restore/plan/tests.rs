@@ -56,7 +56,7 @@ fn archived(batch: &RawBatch, i: usize, payload_state: PayloadState) -> Archived
         raw,
         key_size: None,
         value_size: None,
-        decoded: Decoded { payload_state, ..Decoded::default() },
+        decoded: Decoded { dialect: "unknown".into(), payload_state, ..Decoded::default() },
         pipeline: "p",
         archived_at_us: 0,
     }
@@ -422,4 +422,36 @@ proptest! {
         let want: Vec<i64> = (skip..records.len()).filter(|i| !records[*i].skipped).map(|i| i as i64 * 2).collect();
         prop_assert_eq!(offsets, want);
     }
+}
+
+#[test]
+fn what_was_read_again_and_is_headers_only_itself_is_no_tombstone() {
+    let world = World::new();
+    let mut batch = RawBatch::new();
+    let group = |topic: &'static str| {
+        [("__dlq.errors.topic", topic), ("__dlq.errors.partition", "0"), ("__dlq.errors.offset", "1")]
+            .map(|(n, v)| Header { name: n.as_bytes(), value: Some(v.as_bytes()) })
+    };
+    batch.push(0, NOW, TimestampType::CreateTime, -1, None, None, group("narrow").into_iter());
+    batch.push(1, NOW, TimestampType::CreateTime, -1, None, None, group("orders").into_iter());
+    let letter = archived(&batch, 0, PayloadState::NotCopied);
+    let original = Original { topic: "narrow", partition: 0, raw: batch.get(1) };
+    let verdict = world.rules().decide(&letter, Some(&original), world.past.of("failures", 1, 0));
+    assert_eq!(verdict, Verdict::skip(Why::NotCopied, None));
+}
+
+#[test]
+fn a_record_of_a_dialect_that_is_not_known_now_is_not_sent_as_it_is() {
+    let world = World::new();
+    let mut batch = RawBatch::new();
+    push(&mut batch, 0, NOW, Some(b"v"), &CONNECT);
+    let mut record = archived(&batch, 0, PayloadState::Present);
+    let decide = |record: &ArchivedRecord<'_>| world.rules().decide(record, None, world.past.of("failures", 1, 0));
+    record.decoded.dialect = "connect".into();
+    assert!(matches!(decide(&record), Verdict::Send(_)));
+    record.decoded.dialect = "lambda".into();
+    assert_eq!(decide(&record), Verdict::skip(Why::OtherDialects, None));
+    // Nothing was known of it, and something is now.
+    record.decoded.dialect = "unknown".into();
+    assert!(matches!(decide(&record), Verdict::Send(_)));
 }
