@@ -247,13 +247,13 @@ impl Why {
             }
             Self::NotCopied => {
                 "`dlq-archiver refetch` reads them from the topics that they came from, as long as those have them; then give \
-                 the command again. Copying is switched on where the records are dead-lettered"
+                 the command again. `show ID` says what came of it. Copying is switched on where the records are dead-lettered"
             }
+            Self::UnknownOrigin => "name the target with --to TOPIC",
             Self::OtherDialects => {
                 "give the --config and --dialect-file that `archive` had (`show ID` has the dialect, `dialects list` those that \
                  are known)"
             }
-            Self::UnknownOrigin => "name the target with --to TOPIC",
             Self::DeadLetterTarget => {
                 "name another with --to TOPIC; --allow-dead-letter-target sends it there all the same"
             }
