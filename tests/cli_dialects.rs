@@ -107,8 +107,8 @@ async fn a_table_is_tried_on_archived_records_and_shown_with_them() {
     let rows = support::run(&args).lines();
     assert!(rows.len() >= 4 && rows.iter().any(|r| r["dialect"] == "mine"), "{rows:#?}");
     // --topic asks for the live topic, whatever archive the environment names.
-    let mut live = program();
-    live.env("DLQ_ARCHIVER_ARCHIVE", archive.url()).args(["dialects", "try", file.path(), "--topic", "a"]);
+    let mut live = program(&["dialects", "try", file.path(), "--topic", "a"]);
+    live.env("DLQ_ARCHIVER_ARCHIVE", archive.url());
     let live = live.args(["--brokers", "127.0.0.1:1", "--start-timeout", "1s"]).output().unwrap();
     let (_, error) = failure(&live);
     assert!(error.contains("127.0.0.1:1"), "{error}");
