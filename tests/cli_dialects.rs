@@ -85,6 +85,10 @@ fn a_table_is_tried_on_a_live_topic_and_on_an_archive() {
     ] {
         assert!(text.contains(told), "{told:?} is not in\n{text}");
     }
+    // In place of the one in use, which has its name.
+    let old = File::new("in-use", &MINE.replace("\"dup\"", "\"nothing\""));
+    let again = broker.lines(&["dialects", "try", file.path(), "--topic", topic, "--dialect-file", old.path()]);
+    assert_eq!(again, lines);
     let json = broker.lines(&["dialects", "try", file.path(), "--topic", topic, "-o", "jsonl"]);
     let first: Value = serde_json::from_str(&json[0]).unwrap();
     assert_eq!((&first["dialect"], &first["error_class"], json.len()), (&"mine".into(), &"b".into(), 4));
@@ -102,6 +106,10 @@ async fn a_table_is_tried_on_archived_records_and_shown_with_them() {
     let args = ["dialects", "try", file.path(), "--archive", archive.url(), "--dialect", "unknown", "-o", "jsonl"];
     let rows = support::run(&args).lines();
     assert!(rows.len() >= 4 && rows.iter().any(|r| r["dialect"] == "mine"), "{rows:#?}");
+    // --topic asks for the live topic, whatever archive the environment names.
+    let args = ["dialects", "try", file.path(), "-t", "a", "-b", "127.0.0.1:1", "--start-timeout", "1s"];
+    let (_, error) = failure(&program(&args).env("DLQ_ARCHIVER_ARCHIVE", archive.url()).output().unwrap());
+    assert!(error.contains("127.0.0.1:1"), "{error}");
     let id = "shop.orders-dlq-bare/0/0";
     let shown = archive.run(&["show", id, "-o", "json", "--dialect-file", file.path()]).json();
     assert_eq!((&shown["dialect"], &shown["hops"][0]["dialect"]), (&"unknown".into(), &"mine".into()), "{shown:#}");
@@ -118,8 +126,13 @@ fn a_wrong_table_is_refused_with_line_and_reason() {
         let (code, error) = failure(&program(&[args, &[file.path()]].concat()).output().unwrap());
         assert!(code == 2 && error.contains("wrong.toml: line 5: `[detcet]`: unknown field"), "{args:?}: {error}");
     }
+    let file = File::new("short", &MINE.replace("error_class = {", "error_class = \"x\" #"));
+    let (code, error) = failure(&program(&["dialects", "list", "--dialect-file", file.path()]).output().unwrap());
+    assert!(code == 2 && error.contains("expected a table such as { from = "), "{error}");
     let (code, error) = failure(&program(&["dialects", "list", "--dialect-file", "/no/such.toml"]).output().unwrap());
     assert!(code == 2 && error.contains("cannot read --dialect-file /no/such.toml"), "{error}");
+    let (code, error) = failure(&program(&["dialects", "try", "no-such.toml", "-t", "a"]).output().unwrap());
+    assert!(code == 2 && error.contains("cannot read no-such.toml"), "{error}");
     let (code, error) = failure(&program(&["dialects", "try", "spring"]).output().unwrap());
     assert!(code == 2 && error.contains("give --topic (and --brokers), or --archive"), "{error}");
 }

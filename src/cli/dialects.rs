@@ -1,7 +1,7 @@
 //! `dlq-archiver dialects`.
 
 use super::args::{ArchiveArgs, KafkaArgs, duration};
-use super::config::Config;
+use super::config::{Config, leaf};
 use super::filter::FilterArgs;
 use super::output::{self, Documents, Out, Output, OutputArgs};
 use super::table::{Column, Table};
@@ -15,6 +15,7 @@ use crate::format::{ArchivedRecord, Projection};
 use crate::record::{Decoded, Hop, RawRecord, RecordId};
 use crate::tail::{self, Start};
 use crate::topics::{TopicMatch, TopicSettings};
+use clap::parser::ValueSource;
 use regex::Regex;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
@@ -44,6 +45,8 @@ pub enum Command {
     dlq-archiver dialects try my.toml --topic orders-dlq --brokers kafka:9092\n  \
     dlq-archiver dialects try my.toml --archive s3://compliance/dlq --dialect unknown --limit 50\n  \
     dlq-archiver archive --dialect-file my.toml ...\n\n\
+    With --topic the topic is read; with --archive on the command line, or with neither where a variable or the file names \
+    one, the archive.\n\n\
     The format: schemas/dialects/README.md in the sources, and dialect.schema.json beside it for editors.")]
 pub struct TryArgs {
     /// A table's file, or the name of a dialect that is known
@@ -84,7 +87,10 @@ pub async fn run(command: Command, config: &Config) -> Result<u8> {
 fn unknown(name: &str, dialects: &Dialects) -> Error {
     let near = did_you_mean(name, dialects.names());
     let near = if near.is_empty() { ".".to_owned() } else { near };
-    Error::config(format!("there is no dialect {name:?}{near} `dlq-archiver dialects list` has them all"))
+    Error::config(format!(
+        "there is no dialect {name:?}{near} `dlq-archiver dialects list` has them all; a table of your own is known with \
+         --dialect-file FILE"
+    ))
 }
 
 fn list(dialects: &Dialects, output: Output) -> Result<()> {
@@ -116,6 +122,7 @@ fn tables(table: &str, config: &Config) -> Result<(Tables, String)> {
         true => (known, table.to_owned()),
         // A word that is no path is a dialect's name, mistyped.
         false if !path.exists() && !table.contains(['.', '/']) => return Err(unknown(table, &known)),
+        false if !path.exists() => return Err(Error::config(format!("cannot read {table}: there is no such file"))),
         false => {
             let dialects = config.dialects_with(&[path])?;
             let name = dialects.names().last().unwrap_or(UNKNOWN).to_owned();
@@ -134,7 +141,9 @@ async fn tried(args: TryArgs, config: &Config) -> Result<()> {
     let filter = args.filter.filter()?;
     let doc = filter.doc().clone();
     let mut trial = Trial::new(name, args.output.output);
-    if args.store.archive.is_some() {
+    // A variable or the file name the archive for other commands too: what is asked for by --topic is live then.
+    let typed = leaf(&config.matches).value_source("archive") == Some(ValueSource::CommandLine);
+    if typed || (args.store.archive.is_some() && doc.topic.is_empty()) {
         let catalog = Catalog::open(args.store.read().await?).await?;
         let selected = catalog.select(&filter).await?;
         let mut cuts = catalog.cuts(selected, &filter, Reading::ALL);

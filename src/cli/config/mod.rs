@@ -79,7 +79,7 @@ impl Config {
         self.dialects_with(&[])
     }
 
-    /// The same, with more files.
+    /// The same, with more files; one of them takes the place of a `--dialect-file` with its name.
     ///
     /// # Errors
     /// As [`Self::dialects`].
@@ -90,7 +90,11 @@ impl Config {
             let text = text.map_err(|e| Error::config(format!("cannot read --dialect-file {name}: {e}")))?;
             Ok((name, text))
         };
-        let files: Vec<(String, String)> = self.dialect_files.iter().chain(more).map(read).collect::<Result<_>>()?;
+        let name = |text: &str| Some(toml::from_str::<toml::Table>(text).ok()?.get("name")?.as_str()?.to_owned());
+        let more: Vec<(String, String)> = more.iter().map(read).collect::<Result<_>>()?;
+        let mut files: Vec<(String, String)> = self.dialect_files.iter().map(read).collect::<Result<_>>()?;
+        files.retain(|(_, text)| !more.iter().any(|(_, m)| name(m).is_some() && name(m) == name(text)));
+        files.extend(more);
         let files = files.iter().map(|(name, text)| (name.as_str(), text.as_str()));
         Dialects::with_user_tables(files)?.with_topics(&self.topics)
     }
