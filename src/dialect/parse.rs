@@ -181,7 +181,7 @@ fn check_source(field: Field, rule: &FieldRule, source: &Source) -> Result<(), (
     }
     let cuts = [&source.before, &source.after];
     if cuts.iter().any(|c| c.is_some()) && field.kind() != FieldKind::Text {
-        return Err(("before/after", "cut text fields only"));
+        return Err(("before/after", "cut text fields only; a number is read from a header that holds nothing else"));
     }
     if cuts.iter().any(|c| c.as_deref() == Some("")) {
         return Err(("before/after", "is empty"));

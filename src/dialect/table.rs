@@ -245,7 +245,7 @@ impl<'de> Deserialize<'de> for Source {
 }
 
 #[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a table such as { from = [\"HEADER\"] }")]
 pub(crate) struct FieldRule {
     /// The first of these that the record has fills the field, or the newest, by `prefer`.
     pub from: Vec<Source>,
