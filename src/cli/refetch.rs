@@ -48,12 +48,12 @@ pub struct Args {
     #[arg(long, value_enum, default_value_t, env = "DLQ_ARCHIVER_STORE_CREATE", help_heading = "Archive")]
     store_create: StoreCreateArg,
 
-    /// How long brokers may take to answer for the first time
-    #[arg(long, default_value = "60s", value_parser = duration, env = "DLQ_ARCHIVER_START_TIMEOUT", help_heading = "Patience")]
+    /// How long brokers may take to answer for the first time (ms, s, m, h, d)
+    #[arg(long, default_value = "60s", value_parser = duration, value_name = "DURATION", env = "DLQ_ARCHIVER_START_TIMEOUT", help_heading = "Patience")]
     start_timeout: Duration,
 
     /// How long what was read may take to be written after the first SIGTERM or Ctrl-C
-    #[arg(long, default_value = "20s", value_parser = duration, env = "DLQ_ARCHIVER_GRACE", help_heading = "Patience")]
+    #[arg(long, default_value = "20s", value_parser = duration, value_name = "DURATION", env = "DLQ_ARCHIVER_GRACE", help_heading = "Patience")]
     grace: Duration,
 
     #[command(flatten)]

@@ -7,6 +7,7 @@ use super::output::{Out, Output, OutputArgs};
 use super::{record, text};
 use crate::catalog::{Catalog, Cut, PartitionLedger, Reading, Selected};
 use crate::cut::Tables;
+use crate::dialect::UNKNOWN;
 use crate::error::{Error, Result};
 use crate::filter::{Filter, parse_id};
 use crate::format::refetched::State;
@@ -215,6 +216,12 @@ fn table(found: &Found, full: bool, out: &mut Out) -> Result<()> {
     original_table(found, limits, out)?;
     let hops = found.hops();
     out.line(&format!("\nfailures ({}), oldest first", hops.len()))?;
+    if hops.is_empty() && r.decoded.dialect != UNKNOWN {
+        let dialect = text::clean(&r.decoded.dialect);
+        out.line(&format!(
+            "  not known without the table of {dialect}: give its --dialect-file, or the --config that names it"
+        ))?;
+    }
     for (i, hop) in hops.iter().enumerate() {
         out.line(&format!("  {}  {}", i + 1, limits.line(&hop_line(hop))))?;
     }
@@ -237,7 +244,7 @@ fn original_table(found: &Found, limits: Limits, out: &mut Out) -> Result<()> {
     };
     let (row, s) = (original.row(), &original.source);
     out.line(&format!(
-        "\noriginal {}/{}/{}: {} at {} ({})",
+        "\noriginal {}/{}/{}: {}, looked for at {} ({})",
         text::clean(&s.topic),
         s.partition,
         s.offset,

@@ -241,9 +241,12 @@ impl Why {
             }
             Self::NotCopied => {
                 "`dlq-archiver refetch` reads them from the topics that they came from, as long as those have them; then give \
-                 the command again. Copying is switched on where the records are dead-lettered"
+                 the command again. `show ID` says what came of it. Copying is switched on where the records are dead-lettered"
             }
-            Self::UnknownOrigin => "name the target with --to TOPIC",
+            Self::UnknownOrigin => {
+                "if `list` has them with a dialect of your own, give its table with --dialect-file, or the --config that \
+                 names it: it tells the origin, and what to strip. Otherwise name the target with --to TOPIC"
+            }
             Self::DeadLetterTarget => {
                 "name another with --to TOPIC; --allow-dead-letter-target sends it there all the same"
             }
