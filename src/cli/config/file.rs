@@ -207,7 +207,7 @@ mod tests {
         for (text, told) in [
             ("a = 1\nb = ", "f:2: this is not TOML: "),
             ("a = 1\na = 2", "f:2: a: it stands there twice"),
-            ("[topics.x]\n[topics.x]", "f:2: x: it stands there twice"),
+            ("[topics.x]\n[topics.x]", "f:2: topics.x: it stands there twice"),
             ("a = 1\ncut-age: \"1h\"", "f:2: cut-age: this is not TOML: key with no value, expected `=`"),
             ("\n[topic.\"^a\"]\ncut-age = 1", "f:2: topic is a list of names; settings of one are in [topics.\"^a\"]"),
             ("topic = []", "f:1: topic: the list is empty"),
