@@ -529,3 +529,17 @@ async fn archive_reads_originals_behind_its_commits_and_status_tells_what_goes()
     assert!(list.err.contains("3 records without all of the original: 3 read again"), "{list:?}");
     world.verify();
 }
+
+/// How fast: `cargo test --release --test refetch_kafka -- --ignored --nocapture`.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "a measurement"]
+async fn a_hundred_thousand_originals_of_16_partitions() {
+    let Some(brokers) = brokers() else { return };
+    let world = World::new(&brokers, "large");
+    many(&world, 16, 100_000, 500).await;
+    let done = world.refetch(&[]);
+    assert_eq!(done["states"]["refetched"], 100_000, "{done}");
+    let (fetches, seconds) = (done["fetch_requests"].as_u64().unwrap(), done["seconds"].as_f64().unwrap());
+    eprintln!("100000 originals of 16 partitions: {fetches} fetch requests, {:.0} a second", 100_000.0 / seconds);
+    assert_each_once(&world, 100_000);
+}

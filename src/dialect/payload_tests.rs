@@ -17,7 +17,8 @@ fn dialects() -> Dialects {
 }
 
 /// Newest dialect; where a restore goes; the key and value that go there.
-type Read = (String, Option<(String, Option<i32>)>, Option<(Option<Vec<u8>>, Option<Vec<u8>>)>);
+type Read = (String, Option<(String, Option<i32>)>, Option<Owned>);
+type Owned = (Option<Vec<u8>>, Option<Vec<u8>>);
 
 fn read(key: &[u8], value: &[u8], headers: &[H<'_>]) -> Read {
     let (dialects, batch) = (dialects(), batch_of(Some(key), Some(value), headers));
@@ -29,7 +30,7 @@ fn read(key: &[u8], value: &[u8], headers: &[H<'_>]) -> Read {
     (decoded.dialect.into_owned(), target, original)
 }
 
-fn payload(key: &[u8], value: &[u8]) -> Option<(Option<Vec<u8>>, Option<Vec<u8>>)> {
+fn payload(key: &[u8], value: &[u8]) -> Option<Owned> {
     Some((Some(key.to_vec()), Some(value.to_vec())))
 }
 
