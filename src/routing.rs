@@ -136,7 +136,7 @@ impl<'r> TopicRouting<'r> {
         'r: 'a,
     {
         let (default, by) = self.default(d);
-        let subject = Subject { topic: self.topic, default, d };
+        let subject = Subject::new(self.topic, default, d);
         let ruled = self.rules.iter().find_map(|(i, rule)| Some((rule.name(&subject)?.into(), By::Rule(*i))));
         ruled.unwrap_or((default.into(), by))
     }

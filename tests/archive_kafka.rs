@@ -421,8 +421,19 @@ async fn many_names_make_few_objects(brokers: &str, topic: &str) {
     let counted = (summary["records"].as_u64(), summary["groups"].as_array().unwrap().len());
     assert_eq!(counted, (Some(all.len() as u64), names));
     run(&["verify", "--brokers", brokers]);
-    let plan =
-        ["restore", "--dry-run", "--brokers", brokers, "--pipeline", "x/9999", "--to", "elsewhere", "-o", "json"];
+    let plan = [
+        "restore",
+        "--dry-run",
+        "--brokers",
+        brokers,
+        "--pipeline",
+        "x/9999",
+        "--to",
+        topic,
+        "--allow-dead-letter-target",
+        "-o",
+        "json",
+    ];
     let out = program(&plan).args(["--archive", &url]).output().unwrap();
     let plan: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap_or_else(|_| panic!("{out:?}"));
     assert_eq!(plan["selected"], 1, "{plan}");
