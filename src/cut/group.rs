@@ -26,7 +26,7 @@ pub struct Group {
 /// name a larger one has: escaped names may be equal.
 pub fn group(batch: &RawBatch, topic: &str, partition: i32, tables: &Tables) -> Vec<Group> {
     const DAY_MS: i64 = 24 * 60 * 60 * 1000;
-    let routing = tables.routing.of_topic(topic);
+    let mut routing = tables.routing.of_topic(topic);
     let (fixed, mut names) = (routing.fixed(), Names::default());
     let mut days: HashMap<i64, String> = HashMap::new();
     let mut rows: HashMap<(i64, u32), Vec<u32>> = HashMap::new();

@@ -25,7 +25,7 @@ impl<'a> Subject<'a> {
         Self { topic, default, d, texts: [const { OnceCell::new() }; FIELDS.len()] }
     }
 
-    fn text(&self, field: usize) -> Option<&str> {
+    pub fn text(&self, field: usize) -> Option<&str> {
         self.texts.get(field)?.get_or_init(|| FIELDS.get(field).and_then(|(_, value)| value(self))).as_deref()
     }
 }
@@ -79,7 +79,7 @@ const TOPIC: &str = "topic";
 #[derive(Debug, Clone)]
 pub struct Condition {
     /// Its place in [`FIELDS`].
-    field: usize,
+    pub(super) field: usize,
     /// As the file has it.
     text: String,
     pattern: Pattern,
@@ -126,8 +126,8 @@ impl Condition {
         Ok(Self { field, text: text.to_owned(), pattern })
     }
 
-    fn matches(&self, subject: &Subject<'_>) -> bool {
-        let Some(value) = subject.text(self.field) else { return false };
+    /// Whether the field's text is what it has to be.
+    pub(super) fn matches(&self, value: &str) -> bool {
         let whole = |value: &str| match &self.pattern {
             Pattern::Exact => self.text == value,
             Pattern::Pieces(pieces) => is_made_of(pieces, value),
@@ -223,16 +223,15 @@ impl Rule {
 
     /// Whether records of this topic can match.
     pub(super) fn is_for(&self, topic: &str) -> bool {
-        let d = Decoded::default();
-        let subject = Subject::new(topic, "", &d);
-        self.conditions.iter().filter(|c| c.is_of_topic()).all(|c| c.matches(&subject))
+        self.conditions.iter().filter(|c| c.name() == TOPIC).all(|c| c.matches(topic))
     }
 
-    /// The pipeline's name, if all conditions hold and it is not empty. The topic is one that the rule is for.
+    pub(super) fn all(&self) -> &[Condition] {
+        &self.conditions
+    }
+
+    /// The pipeline's name where all conditions hold, if it is not empty.
     pub(super) fn name(&self, subject: &Subject<'_>) -> Option<String> {
-        if !self.conditions.iter().all(|c| c.is_of_topic() || c.matches(subject)) {
-            return None;
-        }
         let mut name = String::new();
         for part in &self.name {
             match part {
@@ -255,12 +254,6 @@ impl Rule {
     /// The name as the file has it.
     pub fn pipeline(&self) -> &str {
         &self.text
-    }
-}
-
-impl Condition {
-    fn is_of_topic(&self) -> bool {
-        self.name() == TOPIC
     }
 }
 
@@ -309,13 +302,14 @@ fn reference(conditions: &[Condition], group: &str) -> Result<Part, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::routing::{By, Routing};
 
     fn rule(conditions: &[(&str, &str)], name: &str) -> Result<Rule, String> {
         let conditions = conditions.iter().map(|(field, text)| Condition::parse(field, text));
         Rule::new(conditions.collect::<Result<_, _>>()?, name)
     }
 
-    /// A record of an ordinary failure.
+    /// What the rule makes of an ordinary failure.
     fn name(rule: &Rule) -> Option<String> {
         let d = Decoded {
             dialect: "spring".into(),
@@ -323,10 +317,12 @@ mod tests {
             error_message: Some("no\nway".into()),
             error_code: Some(-503),
             origin_topic: Some("payments.eu.orders".into()),
+            origin_group: Some("group-7".into()),
             ..Decoded::default()
         };
-        let subject = Subject::new("eu-dlq", "group-7", &d);
-        rule.is_for(subject.topic).then(|| rule.name(&subject)).flatten()
+        let routing = Routing::default().with_rules(std::slice::from_ref(rule));
+        let (name, by) = routing.of_topic("eu-dlq").route(&d);
+        (by == By::Rule(0)).then(|| name.into_owned())
     }
 
     #[test]
