@@ -349,7 +349,7 @@ const OWN: usize = 20;
 /// A rule whose captures are ids: each record has a pipeline of its own.
 async fn many_names_make_few_objects(brokers: &str, topic: &str) {
     let of = |i: usize| {
-        let name = format!("team {}/{}", if i % 2 == 0 { "ä" } else { "x" }, if i < FLOOD { i } else { i % LARGE });
+        let name = format!("team {}/{}", ["ä", "x"][i % 2], if i < FLOOD { i } else { i % LARGE });
         (name, 1_791_300_000_000 + (i % 2) as i64 * 86_400_000)
     };
     let all: Vec<(String, i64)> = (0..FLOOD + 10 * LARGE).map(of).collect();

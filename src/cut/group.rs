@@ -40,8 +40,8 @@ pub fn group(batch: &RawBatch, topic: &str, partition: i32, tables: &Tables) -> 
         rows.entry((day, name)).or_default().push(row as u32);
     }
     let own = names.own(tables.routing.max_pipelines());
-    // By date, own ones first, and name; several days may be one date. Each row with its name.
-    let mut groups: BTreeMap<(&str, bool, &str), Vec<(u32, u32)>> = BTreeMap::new();
+    // By date, own ones first, and name; several days may be one date.
+    let mut groups: BTreeMap<(&str, bool, &str), Vec<Named>> = BTreeMap::new();
     for ((day, name), rows) in rows {
         let dt = days.get(&day).map_or(layout::NO_DATE, String::as_str);
         let key = if own.contains(&name) { (dt, false, names.text(name)) } else { (dt, true, "") };
@@ -59,7 +59,10 @@ pub fn group(batch: &RawBatch, topic: &str, partition: i32, tables: &Tables) -> 
     groups.collect()
 }
 
-fn shared(rows: &[(u32, u32)], names: &Names) -> Shared {
+/// A row, and its pipeline's number.
+type Named = (u32, u32);
+
+fn shared(rows: &[Named], names: &Names) -> Shared {
     let sorted: BTreeSet<(&str, u32)> = rows.iter().map(|(_, name)| (names.text(*name), *name)).collect();
     let index: HashMap<u32, u32> = sorted.iter().zip(0..).map(|((_, name), index)| (*name, index)).collect();
     let rows: Vec<u32> = rows.iter().filter_map(|(_, name)| index.get(name).copied()).collect();
@@ -139,7 +142,9 @@ mod tests {
     }
 
     /// Date, pipeline, and each row's name as the intent has it.
-    fn grouped(records: &[(i64, &str)], max: usize) -> Vec<(String, Option<String>, Vec<(u32, String)>)> {
+    type Grouped = (String, Option<String>, Vec<(u32, String)>);
+
+    fn grouped(records: &[(i64, &str)], max: usize) -> Vec<Grouped> {
         let (batch, tables) = (batch(records), tables(max));
         let genesis = Genesis {
             version: 1,
