@@ -300,8 +300,9 @@ mod tests {
 
     #[test]
     fn no_topic_imitates_a_later_generation() {
-        let key =
-            |topic, partition, generation| data_key(topic, partition, generation, 0, 1, NO_DATE, Some("pipe"), "parquet");
+        let key = |topic, partition, generation| {
+            data_key(topic, partition, generation, 0, 1, NO_DATE, Some("pipe"), "parquet")
+        };
         let second = key("ab", 7, 2);
         for (topic, partition) in [("ab-7.g2", 7), ("ab-7.g2.", 0), ("ab", 7), ("ab-7", 2)] {
             assert_ne!(key(topic, partition, 1), second);

@@ -127,8 +127,16 @@ pub(super) fn intent(key: &str, i: &Intent) -> Result<Vec<Rows>, Damage> {
     }
     let (mut all, mut sum, mut objects) = (RoaringTreemap::new(), 0, Vec::with_capacity(i.objects.len()));
     for o in &i.objects {
-        let name =
-            layout::data_key(&i.topic, i.partition, i.generation, i.from, i.to, &o.dt, o.pipeline.as_deref(), &i.extension);
+        let name = layout::data_key(
+            &i.topic,
+            i.partition,
+            i.generation,
+            i.from,
+            i.to,
+            &o.dt,
+            o.pipeline.as_deref(),
+            &i.extension,
+        );
         if name != o.key {
             return bad(format!("object {name}"), format!("object {}", o.key));
         }
@@ -181,7 +189,16 @@ pub(super) fn manifest(key: &str, name_from: i64, m: &Manifest, archive_format: 
 pub(super) fn names(key: &str, m: &Manifest) -> Option<Damage> {
     m.objects.iter().find_map(|o| {
         let extension = Format::of_key(&o.key).map_or("parquet", Format::extension);
-        let name = layout::data_key(&m.topic, m.partition, m.generation, m.from, m.to, &o.dt, o.pipeline.as_deref(), extension);
+        let name = layout::data_key(
+            &m.topic,
+            m.partition,
+            m.generation,
+            m.from,
+            m.to,
+            &o.dt,
+            o.pipeline.as_deref(),
+            extension,
+        );
         let bad = || Damage::new(What::ManifestDamaged, key, format!("object {name}"), format!("object {}", o.key));
         (name != o.key).then(bad)
     })

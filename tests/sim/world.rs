@@ -25,9 +25,8 @@ const BEGIN_US: i64 = 1_790_000_000_000_000 / 86_400_000_000 * 86_400_000_000 - 
 
 /// Each start of an archiver has one of these: rules and bound may change between a crash and its recovery.
 static TABLES: LazyLock<[Arc<Tables>; 3]> = LazyLock::new(|| {
-    let rule = |field: &str, text: &str, name: &str| {
-        Rule::new(vec![Condition::parse(field, text).unwrap()], name).unwrap()
-    };
+    let rule =
+        |field: &str, text: &str, name: &str| Rule::new(vec![Condition::parse(field, text).unwrap()], name).unwrap();
     let by_destination = [rule("error_destination", r"^http://(p\d)", "team-${1}"), rule("topic", "?*", "rest")];
     let by_name = [rule("pipeline", r"^p(1?)", "${1}"), rule("pipeline", "^(.+)$", "no-${1}")];
     [
