@@ -4,6 +4,7 @@
 //! has it, the dead-letter topic. Does not escape names for paths. Pure; needs decoded columns only, so a record read back
 //! from the archive is routed alike.
 
+mod answers;
 mod rule;
 
 pub use rule::{Condition, Rule};
@@ -11,6 +12,7 @@ pub use rule::{Condition, Rule};
 use crate::dialect::{Dialects, Field, PipelineSource, hex, host_label};
 use crate::record::Decoded;
 use crate::topics::{TopicSettings, settings_of};
+use answers::Place;
 use rule::Subject;
 use sha2::{Digest, Sha256};
 use std::borrow::Cow;
@@ -83,8 +85,9 @@ impl Routing {
     /// What records of this topic are routed by.
     pub fn of_topic<'r>(&'r self, topic: &'r str) -> TopicRouting<'r> {
         let own = settings_of(&self.topics, topic).and_then(|table| table.pipeline.as_deref());
-        let rules = self.rules.iter().enumerate().filter(|(_, rule)| rule.is_for(topic)).collect();
-        TopicRouting { topic, own, rules, defaults: &self.defaults }
+        let (rules, mut fields) = (self.rules.iter().enumerate().filter(|(_, rule)| rule.is_for(topic)), Vec::new());
+        let rules = rules.map(|(i, rule)| (i, rule, answers::places(rule.all(), &mut fields))).collect();
+        TopicRouting { topic, own, rules, fields, defaults: &self.defaults }
     }
 
     /// The pipeline's exact, unescaped name. For many records of a topic, [`Self::of_topic`] is asked once.
@@ -114,8 +117,9 @@ pub struct TopicRouting<'r> {
     topic: &'r str,
     /// The topic's own pipeline.
     own: Option<&'r str>,
-    /// Those that records of the topic can match, each with its number.
-    rules: Vec<(usize, &'r Rule)>,
+    /// Those that records of the topic can match, each with its number and the places of its conditions.
+    rules: Vec<(usize, &'r Rule, Vec<Place>)>,
+    fields: Vec<answers::Field<'r>>,
     defaults: &'r BTreeMap<String, Vec<PipelineSource>>,
 }
 
@@ -131,13 +135,20 @@ impl<'r> TopicRouting<'r> {
     }
 
     /// A record's pipeline, and what named it.
-    pub fn route<'a>(&self, d: &'a Decoded<'a>) -> (Cow<'a, str>, By)
+    pub fn route<'a>(&mut self, d: &'a Decoded<'a>) -> (Cow<'a, str>, By)
     where
         'r: 'a,
     {
         let (default, by) = self.default(d);
-        let subject = Subject { topic: self.topic, default, d };
-        let ruled = self.rules.iter().find_map(|(i, rule)| Some((rule.name(&subject)?.into(), By::Rule(*i))));
+        let subject = Subject::new(self.topic, default, d);
+        let fields = &mut self.fields;
+        fields.iter_mut().for_each(answers::Field::next);
+        let mut holds =
+            |&(field, condition): &Place| fields.get_mut(field).is_some_and(|f| f.holds(condition, &subject));
+        let ruled = self.rules.iter().find_map(|(i, rule, places)| match places.iter().all(&mut holds) {
+            true => Some((rule.name(&subject)?.into(), By::Rule(*i))),
+            false => None,
+        });
         ruled.unwrap_or((default.into(), by))
     }
 
@@ -258,5 +269,32 @@ mod tests {
         digests.push(of(&[]).with_max_pipelines(7));
         let digests: Vec<_> = digests.iter().map(Routing::digest).collect();
         assert_eq!(std::collections::BTreeSet::from_iter(&digests).len(), digests.len(), "{digests:?}");
+    }
+
+    /// Answers are kept by a field's text: none may be another text's, whatever came before.
+    #[test]
+    fn what_was_asked_before_does_not_change_a_records_pipeline() {
+        let rules: Vec<_> = (0..9)
+            .map(|n| rule(&[("error_message", &format!("*{n}*")), ("error_code", "^[0-4]")], &format!("p{n}")))
+            .collect();
+        let routing = Routing::default().with_rules(&rules);
+        let mut of_topic = routing.of_topic("t");
+        for i in 0..40_000_u32 {
+            // Some are too long to be kept, some are null.
+            let message = match i % 7 {
+                0 => None,
+                1 => Some(format!("{:>600}", i / 3)),
+                _ => Some((i % 20_000).to_string()),
+            };
+            let digit = message.as_ref().and_then(|m| (0..9).find(|n| m.contains(&n.to_string())));
+            let d = Decoded {
+                error_code: (i % 5 != 0).then_some((i % 10) as i32),
+                error_message: message.map(Into::into),
+                ..Decoded::default()
+            };
+            let expected = digit.filter(|_| i % 5 != 0 && i % 10 < 5).map(|n| By::Rule(n as usize));
+            let (name, by) = of_topic.route(&d);
+            assert_eq!(by, expected.unwrap_or(By::Fallback), "{i}: {name}");
+        }
     }
 }

@@ -176,7 +176,8 @@ fn rules_name_pipelines_before_topics_and_dialects_and_are_tried_without_writing
 #[test]
 fn check_shows_rules_and_refuses_wrong_ones_with_their_line() {
     let files = Files::new(ROUTES);
-    let args = ["config", "check", "-b", "k:1", "--archive", "s3://bkt/x", "--max-pipelines", "4", "--pipelines", "9"];
+    let args =
+        ["config", "check", "-b", "k:1", "--archive", "s3://bucket/x", "--max-pipelines", "4", "--pipelines", "9"];
     let document = files.run(&[&args[..], &["-o", "json"]].concat()).json();
     let config = files.config().display().to_string();
     assert_eq!(document["routes"][1]["match"], json!({"pipeline": "*-dlq", "dialect": "unknown"}));

@@ -166,7 +166,7 @@ impl Tried {
     /// `was`: the pipeline that it was archived under.
     fn add(&mut self, record: &ArchivedRecord<'_>, was: Option<&str>, tables: &Tables) -> Result<()> {
         self.records += 1;
-        let routing = tables.routing.of_topic(&record.id.topic);
+        let mut routing = tables.routing.of_topic(&record.id.topic);
         let (pipeline, by) = routing.route(&record.decoded);
         let Some(documents) = &mut self.documents else {
             *self.groups.entry((pipeline.into_owned(), by)).or_default() += 1;

@@ -21,15 +21,12 @@ pub struct Group {
     pub shared: Option<Shared>,
 }
 
-/// Date, whether it is shared, and the pipeline's name if not.
-type Key<'a> = (&'a str, bool, &'a str);
-
 /// Sorts a batch into date and pipeline, in the order of both, shared ones last. The largest pipelines of the batch have
 /// objects of their own, as many as the tables allow; the others share one for each date. So does a pipeline whose path
 /// name a larger one has: escaped names may be equal.
 pub fn group(batch: &RawBatch, topic: &str, partition: i32, tables: &Tables) -> Vec<Group> {
     const DAY_MS: i64 = 24 * 60 * 60 * 1000;
-    let routing = tables.routing.of_topic(topic);
+    let mut routing = tables.routing.of_topic(topic);
     let (fixed, mut names) = (routing.fixed(), Names::default());
     let mut days: HashMap<i64, String> = HashMap::new();
     let mut rows: HashMap<(i64, u32), Vec<u32>> = HashMap::new();
@@ -43,8 +40,8 @@ pub fn group(batch: &RawBatch, topic: &str, partition: i32, tables: &Tables) -> 
         rows.entry((day, name)).or_default().push(row as u32);
     }
     let own = names.own(tables.routing.max_pipelines());
-    // By date, own ones first, and name; several days may be one date. Each row with its name.
-    let mut groups: BTreeMap<Key<'_>, Vec<(u32, u32)>> = BTreeMap::new();
+    // By date, own ones first, and name; several days may be one date.
+    let mut groups: BTreeMap<(&str, bool, &str), Vec<Named>> = BTreeMap::new();
     for ((day, name), rows) in rows {
         let dt = days.get(&day).map_or(layout::NO_DATE, String::as_str);
         let key = if own.contains(&name) { (dt, false, names.text(name)) } else { (dt, true, "") };
@@ -62,7 +59,10 @@ pub fn group(batch: &RawBatch, topic: &str, partition: i32, tables: &Tables) -> 
     groups.collect()
 }
 
-fn shared(rows: &[(u32, u32)], names: &Names) -> Shared {
+/// A row, and its pipeline's number.
+type Named = (u32, u32);
+
+fn shared(rows: &[Named], names: &Names) -> Shared {
     let sorted: BTreeSet<(&str, u32)> = rows.iter().map(|(_, name)| (names.text(*name), *name)).collect();
     let index: HashMap<u32, u32> = sorted.iter().zip(0..).map(|((_, name), index)| (*name, index)).collect();
     let rows: Vec<u32> = rows.iter().filter_map(|(_, name)| index.get(name).copied()).collect();
@@ -142,9 +142,9 @@ mod tests {
     }
 
     /// Date, pipeline, and each row's name as the intent has it.
-    type Named = (String, Option<String>, Vec<(u32, String)>);
+    type Grouped = (String, Option<String>, Vec<(u32, String)>);
 
-    fn grouped(records: &[(i64, &str)], max: usize) -> Vec<Named> {
+    fn grouped(records: &[(i64, &str)], max: usize) -> Vec<Grouped> {
         let (batch, tables) = (batch(records), tables(max));
         let genesis = Genesis {
             version: 1,

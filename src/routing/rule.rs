@@ -8,14 +8,26 @@ use crate::filter::short_class;
 use crate::record::Decoded;
 use regex::Regex;
 use std::borrow::Cow;
+use std::cell::OnceCell;
 use std::fmt;
 
-/// What a rule is asked about.
+/// What rules are asked about. Many ask for the same field: its text is made once.
 pub(super) struct Subject<'a> {
-    pub topic: &'a str,
+    topic: &'a str,
     /// The pipeline's name without any rule.
-    pub default: &'a str,
-    pub d: &'a Decoded<'a>,
+    default: &'a str,
+    d: &'a Decoded<'a>,
+    texts: [OnceCell<Option<Cow<'a, str>>>; FIELDS.len()],
+}
+
+impl<'a> Subject<'a> {
+    pub fn new(topic: &'a str, default: &'a str, d: &'a Decoded<'a>) -> Self {
+        Self { topic, default, d, texts: [const { OnceCell::new() }; FIELDS.len()] }
+    }
+
+    pub fn text(&self, field: usize) -> Option<&str> {
+        self.texts.get(field)?.get_or_init(|| FIELDS.get(field).and_then(|(_, value)| value(self))).as_deref()
+    }
 }
 
 /// A field's text; `None` where the column is null, which nothing matches.
@@ -66,8 +78,8 @@ const TOPIC: &str = "topic";
 /// A field, and what it has to be.
 #[derive(Debug, Clone)]
 pub struct Condition {
-    field: &'static str,
-    value: Value,
+    /// Its place in [`FIELDS`].
+    pub(super) field: usize,
     /// As the file has it.
     text: String,
     pattern: Pattern,
@@ -77,7 +89,9 @@ pub struct Condition {
 enum Pattern {
     /// All of the text.
     Exact,
-    /// The same, with `*` and `?` in it.
+    /// The same, with `*` in it: what is between them.
+    Pieces(Vec<String>),
+    /// The same, with `?` in it too.
     Glob(Regex),
     /// Found in the text; it begins with `^`.
     Regex(Regex),
@@ -87,7 +101,7 @@ impl Condition {
     /// # Errors
     /// Why it is none.
     pub fn parse(field: &str, text: &str) -> Result<Self, String> {
-        let Some(&(field, value)) = FIELDS.iter().find(|(name, _)| *name == field) else {
+        let Some(field) = FIELDS.iter().position(|(name, _)| *name == field) else {
             let near = did_you_mean(&field.replace('-', "_"), FIELDS.iter().map(|(name, _)| *name));
             let all = || FIELDS.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
             let hint = if near.is_empty() { format!(". Fields are {}", all()) } else { near };
@@ -102,23 +116,31 @@ impl Condition {
                 let why = why.lines().last().unwrap_or_default().trim_start_matches("error: ");
                 format!("{text:?} is not a regular expression: {why}")
             })?)
-        } else if text.contains(['*', '?']) {
+        } else if text.contains('*') && !text.contains('?') {
+            Pattern::Pieces(text.split('*').map(str::to_owned).collect())
+        } else if text.contains('?') {
             Pattern::Glob(glob(text).map_err(|e| format!("{text:?} is too long a pattern: {e}"))?)
         } else {
             Pattern::Exact
         };
-        Ok(Self { field, value, text: text.to_owned(), pattern })
+        Ok(Self { field, text: text.to_owned(), pattern })
     }
 
-    fn matches(&self, subject: &Subject<'_>) -> bool {
-        let Some(value) = (self.value)(subject) else { return false };
+    /// Whether the field's text is what it has to be.
+    pub(super) fn matches(&self, value: &str) -> bool {
         let whole = |value: &str| match &self.pattern {
             Pattern::Exact => self.text == value,
+            Pattern::Pieces(pieces) => is_made_of(pieces, value),
             Pattern::Glob(pattern) | Pattern::Regex(pattern) => pattern.is_match(value),
         };
         // As the filter's --error-class: a regular expression is for the full name.
-        let or_short = self.field == "error_class" && !matches!(self.pattern, Pattern::Regex(_));
-        whole(&value) || or_short && whole(short_class(&value))
+        let or_short = self.name() == "error_class" && !matches!(self.pattern, Pattern::Regex(_));
+        whole(value) || or_short && whole(short_class(value))
+    }
+
+    /// The field's.
+    fn name(&self) -> &'static str {
+        FIELDS.get(self.field).map_or("", |(name, _)| name)
     }
 
     fn regex(&self) -> Option<&Regex> {
@@ -127,6 +149,22 @@ impl Condition {
             _ => None,
         }
     }
+}
+
+/// Whether a text begins with the first piece, ends with the last, and has the others in between, in order.
+fn is_made_of(pieces: &[String], text: &str) -> bool {
+    let [first, between @ .., last] = pieces else { return false };
+    let rest = text.strip_prefix(first.as_str()).and_then(|rest| rest.strip_suffix(last.as_str()));
+    let found = |rest: &'_ str, piece: &String| rest.find(piece.as_str()).map(|at| at + piece.len());
+    rest.is_some_and(|mut rest| {
+        between.iter().all(|piece| match found(rest, piece) {
+            Some(end) => {
+                rest = &rest[end..];
+                true
+            }
+            None => false,
+        })
+    })
 }
 
 /// `*` is any text, `?` one character, and nothing else is special.
@@ -185,24 +223,22 @@ impl Rule {
 
     /// Whether records of this topic can match.
     pub(super) fn is_for(&self, topic: &str) -> bool {
-        let d = Decoded::default();
-        let subject = Subject { topic, default: "", d: &d };
-        self.conditions.iter().filter(|c| c.is_of_topic()).all(|c| c.matches(&subject))
+        self.conditions.iter().filter(|c| c.name() == TOPIC).all(|c| c.matches(topic))
     }
 
-    /// The pipeline's name, if all conditions hold and it is not empty. The topic is one that the rule is for.
+    pub(super) fn all(&self) -> &[Condition] {
+        &self.conditions
+    }
+
+    /// The pipeline's name where all conditions hold, if it is not empty.
     pub(super) fn name(&self, subject: &Subject<'_>) -> Option<String> {
-        if !self.conditions.iter().all(|c| c.is_of_topic() || c.matches(subject)) {
-            return None;
-        }
         let mut name = String::new();
         for part in &self.name {
             match part {
                 Part::Text(text) => name.push_str(text),
                 Part::Group(condition, group) => {
                     let condition = self.conditions.get(*condition)?;
-                    let value = (condition.value)(subject)?;
-                    let captures = condition.regex()?.captures(&value)?;
+                    let captures = condition.regex()?.captures(subject.text(condition.field)?)?;
                     name.push_str(captures.get(*group).map_or("", |group| group.as_str()));
                 }
             }
@@ -212,18 +248,12 @@ impl Rule {
 
     /// Fields and what they have to be, in the order of the file.
     pub fn conditions(&self) -> impl Iterator<Item = (&'static str, &str)> {
-        self.conditions.iter().map(|c| (c.field, c.text.as_str()))
+        self.conditions.iter().map(|c| (c.name(), c.text.as_str()))
     }
 
     /// The name as the file has it.
     pub fn pipeline(&self) -> &str {
         &self.text
-    }
-}
-
-impl Condition {
-    fn is_of_topic(&self) -> bool {
-        self.field == TOPIC
     }
 }
 
@@ -238,7 +268,7 @@ impl fmt::Display for Rule {
 
 /// The group that `${group}` names: by its name, or by its number where only one condition is a regular expression.
 fn reference(conditions: &[Condition], group: &str) -> Result<Part, String> {
-    let regexes: Vec<_> = conditions.iter().enumerate().filter_map(|(i, c)| Some((i, c.field, c.regex()?))).collect();
+    let regexes: Vec<_> = conditions.iter().enumerate().filter_map(|(i, c)| Some((i, c.name(), c.regex()?))).collect();
     let of_regexes = "names have groups of regular expressions, which begin with ^";
     if let Ok(number) = group.parse::<usize>() {
         return match regexes.as_slice() {
@@ -272,13 +302,14 @@ fn reference(conditions: &[Condition], group: &str) -> Result<Part, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::routing::{By, Routing};
 
     fn rule(conditions: &[(&str, &str)], name: &str) -> Result<Rule, String> {
         let conditions = conditions.iter().map(|(field, text)| Condition::parse(field, text));
         Rule::new(conditions.collect::<Result<_, _>>()?, name)
     }
 
-    /// A record of an ordinary failure.
+    /// What the rule makes of an ordinary failure.
     fn name(rule: &Rule) -> Option<String> {
         let d = Decoded {
             dialect: "spring".into(),
@@ -286,10 +317,12 @@ mod tests {
             error_message: Some("no\nway".into()),
             error_code: Some(-503),
             origin_topic: Some("payments.eu.orders".into()),
+            origin_group: Some("group-7".into()),
             ..Decoded::default()
         };
-        let subject = Subject { topic: "eu-dlq", default: "group-7", d: &d };
-        rule.is_for(subject.topic).then(|| rule.name(&subject)).flatten()
+        let routing = Routing::default().with_rules(std::slice::from_ref(rule));
+        let (name, by) = routing.of_topic("eu-dlq").route(&d);
+        (by == By::Rule(0)).then(|| name.into_owned())
     }
 
     #[test]
@@ -317,6 +350,13 @@ mod tests {
             ("topic", "?u-*q", true),
             ("topic", "?-dlq", false),
             ("origin_topic", "payments.*", true),
+            ("origin_topic", "*", true),
+            ("origin_topic", "*.eu.*", true),
+            ("origin_topic", "*.*.*.*", false),
+            // No character is of two pieces.
+            ("topic", "eu-*-dlq", false),
+            ("topic", "eu*u-dlq", false),
+            ("topic", "e*u*d*q", true),
             ("origin_topic", "payments?eu*", true),
             // A dot is a dot.
             ("origin_topic", "payments.eu.order?s", false),
