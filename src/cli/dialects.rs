@@ -1,7 +1,7 @@
 //! `dlq-archiver dialects`.
 
 use super::args::{ArchiveArgs, KafkaArgs, duration};
-use super::config::{Config, leaf};
+use super::config::Config;
 use super::filter::FilterArgs;
 use super::output::{self, Documents, Out, Output, OutputArgs};
 use super::table::{Column, Table};
@@ -15,7 +15,6 @@ use crate::format::{ArchivedRecord, Projection};
 use crate::record::{Decoded, Hop, RawRecord, RecordId};
 use crate::tail::{self, Start};
 use crate::topics::{TopicMatch, TopicSettings};
-use clap::parser::ValueSource;
 use regex::Regex;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
@@ -142,7 +141,7 @@ async fn tried(args: TryArgs, config: &Config) -> Result<()> {
     let doc = filter.doc().clone();
     let mut trial = Trial::new(name, args.output.output);
     // A variable or the file name the archive for other commands too: what is asked for by --topic is live then.
-    let typed = leaf(&config.matches).value_source("archive") == Some(ValueSource::CommandLine);
+    let typed = config.is_typed("archive");
     if typed || (args.store.archive.is_some() && doc.topic.is_empty()) {
         let catalog = Catalog::open(args.store.read().await?).await?;
         let selected = catalog.select(&filter).await?;

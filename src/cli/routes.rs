@@ -4,7 +4,7 @@
 //! configuration.
 
 use super::args::{ArchiveArgs, KafkaArgs, duration};
-use super::config::{Config, leaf};
+use super::config::Config;
 use super::filter::FilterArgs;
 use super::list::tell_none;
 use super::output::{self, Documents, Out, Output, OutputArgs};
@@ -18,7 +18,6 @@ use crate::format::ArchivedRecord;
 use crate::layout;
 use crate::routing::By;
 use crate::tail::{self, Options, Start};
-use clap::parser::ValueSource;
 use serde_json::json;
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -71,7 +70,7 @@ pub async fn run(command: Command, config: &Config) -> Result<u8> {
     let Command::Try(args) = command;
     let (filter, tables) = (args.filter.filter()?, config.tables()?);
     let tried = Tried::new(args.output.output);
-    if leaf(&config.matches).value_source("archive") == Some(ValueSource::CommandLine) {
+    if config.is_typed("archive") {
         archived(&args, &filter, &tables, tried).await?;
     } else {
         live(&args, filter, tables, tried, config).await?;

@@ -103,7 +103,8 @@ pub(crate) struct Found<'a> {
     pub last_position: usize,
     all: u64,
     any: bool,
-    none: bool,
+    /// By a header that it must not have, by its topic, or as what it reads is damaged.
+    excluded: bool,
 }
 
 #[derive(Debug)]
@@ -197,7 +198,7 @@ impl Index {
             self.walk_uber(raw, &mut walk, notes);
         }
         for t in self.opt_in.iter().filter(|t| !opted.contains(t)) {
-            walk.found[*t].none = true;
+            walk.found[*t].excluded = true;
         }
         if walk.payload > 0 {
             walk.found.iter_mut().for_each(|found| found.hits.sort_by_key(|hit| hit.position));
@@ -216,7 +217,7 @@ impl Index {
         if !whole {
             // A part of one tells nothing.
             let of_json = self.payloads.iter().zip(&mut walk.found).filter(|(p, _)| p.json_value);
-            of_json.for_each(|(_, found)| found.none = true);
+            of_json.for_each(|(_, found)| found.excluded = true);
             notes.add("value", "no JSON document");
         }
     }
@@ -323,7 +324,7 @@ impl<'a> Walk<'a> {
             match *u {
                 Use::All { table, bit } => self.found[table].all |= bit,
                 Use::Any { table } => self.found[table].any = true,
-                Use::None { table } => self.found[table].none = true,
+                Use::None { table } => self.found[table].excluded = true,
                 Use::Slot { table, slot } => {
                     self.found[table].hits.push(Hit { slot, position, value: value.clone() });
                 }
@@ -346,6 +347,6 @@ impl<'a> Walk<'a> {
     /// Whether the record is of this table's dialect.
     pub fn matches(&self, index: &Index, t: usize, table: &Table) -> bool {
         let (found, d) = (&self.found[t], &table.detect);
-        found.all == index.all[t] && !found.none && (found.any || d.any.is_empty() && d.any_prefix.is_empty())
+        found.all == index.all[t] && !found.excluded && (found.any || d.any.is_empty() && d.any_prefix.is_empty())
     }
 }

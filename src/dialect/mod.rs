@@ -23,7 +23,7 @@ use crate::error::{Error, Result, did_you_mean};
 use crate::record::{Decoded, PayloadState, RawRecord};
 use crate::topics::{TopicSettings, position_of};
 use decode::Decoder;
-use index::{Found, Index, Walk};
+use index::{Index, Walk};
 use sha2::{Digest, Sha256};
 use std::borrow::Cow;
 use table::Table;
@@ -64,6 +64,14 @@ struct Parsed {
     table: Table,
     text: String,
     meaning: String,
+}
+
+/// What is restored of a record.
+pub struct Restorable<'a> {
+    pub key: Option<Cow<'a, [u8]>>,
+    pub value: Option<Cow<'a, [u8]>>,
+    /// Of each header, whether it is left out.
+    pub strips: Vec<bool>,
 }
 
 /// A record's key and value.
@@ -161,16 +169,28 @@ impl Dialects {
         Decoder { tables: &self.tables, index: &self.index, walk: &walk, notes }.decode(topic, partition, raw)
     }
 
+    /// All that a restore needs of a record, in one walk: [`Self::original`] and [`Self::strips`].
+    pub fn restorable<'a>(&self, topic: &str, raw: &RawRecord<'a>) -> Option<Restorable<'a>> {
+        let walk = self.index.walk(raw, self.opted(topic), &mut Notes::default());
+        let (key, value) = self.original_of(&walk, raw)?;
+        Some(Restorable { key, value, strips: self.strips_of(&walk, raw) })
+    }
+
     /// The original's key and value, which some dialects write elsewhere than in the dead letter's own; most have them
     /// there. `None` where the dead letter does not hold them.
     pub fn original<'a>(&self, topic: &str, raw: &RawRecord<'a>) -> Option<Payload<'a>> {
-        let own = || Some((raw.key.map(Cow::Borrowed), raw.value.map(Cow::Borrowed)));
-        if self.tables.iter().all(|t| t.restore.is_none()) {
-            return own();
-        }
-        let walk = self.index.walk(raw, self.opted(topic), &mut Notes::default());
-        let mut elsewhere = self.on_record(&walk).map(|(t, _)| t).filter(|t| !self.tables[*t].restore.is_none());
-        let Some(t) = elsewhere.next() else { return own() };
+        self.original_of(&self.index.walk(raw, self.opted(topic), &mut Notes::default()), raw)
+    }
+
+    /// For each of the record's headers, in order, whether a restore leaves it out: it belongs to one of the dialects
+    /// found on the record. The program's own headers are the restore's business.
+    pub fn strips(&self, topic: &str, raw: &RawRecord<'_>) -> Vec<bool> {
+        self.strips_of(&self.index.walk(raw, self.opted(topic), &mut Notes::default()), raw)
+    }
+
+    fn original_of<'a>(&self, walk: &Walk<'a>, raw: &RawRecord<'a>) -> Option<Payload<'a>> {
+        let mut elsewhere = self.on_record(walk).filter(|t| !self.tables[*t].restore.is_none());
+        let Some(t) = elsewhere.next() else { return Some((raw.key.map(Cow::Borrowed), raw.value.map(Cow::Borrowed))) };
         let once = |all: &[(usize, Option<Cow<'a, [u8]>>)]| all.iter().filter(|(table, _)| *table == t).count() <= 1;
         // Of two that could be it none is taken: one in the other, or two records in one envelope.
         if elsewhere.next().is_some() || self.index.reads_payload(t) && !(once(&walk.keys) && once(&walk.values)) {
@@ -191,23 +211,14 @@ impl Dialects {
         Some((key, value))
     }
 
-    /// The tables whose dialect the record has, and what they found.
-    fn on_record<'w, 'a>(&'w self, walk: &'w Walk<'a>) -> impl Iterator<Item = (usize, &'w Found<'a>)> {
-        walk.found.iter().enumerate().filter(|(t, _)| walk.matches(&self.index, *t, &self.tables[*t]))
+    fn strips_of(&self, walk: &Walk<'_>, raw: &RawRecord<'_>) -> Vec<bool> {
+        let strips: Vec<_> = self.on_record(walk).map(|t| &self.tables[t].strip).collect();
+        raw.headers.iter().map(|h| strips.iter().any(|strip| strip.has(h.name))).collect()
     }
 
-    /// For each of the record's headers, in order, whether a restore leaves it out: it belongs to one of the dialects
-    /// found on the record. The program's own headers are the restore's business.
-    pub fn strips(&self, topic: &str, raw: &RawRecord<'_>) -> Vec<bool> {
-        let walk = self.index.walk(raw, self.opted(topic), &mut Notes::default());
-        let strips: Vec<_> = self.on_record(&walk).map(|(t, _)| &self.tables[t].strip).collect();
-        let stripped = |name: &[u8]| {
-            strips.iter().any(|s| {
-                s.names.iter().any(|n| n.as_bytes() == name)
-                    || s.prefixes.iter().any(|p| name.starts_with(p.as_bytes()))
-            })
-        };
-        raw.headers.iter().map(|h| stripped(h.name)).collect()
+    /// The tables whose dialect the record has.
+    fn on_record(&self, walk: &Walk<'_>) -> impl Iterator<Item = usize> {
+        (0..self.tables.len()).filter(|t| walk.matches(&self.index, *t, &self.tables[*t]))
     }
 
     /// The dialects' names in the order of their tables, without `unknown`.
@@ -222,12 +233,7 @@ impl Dialects {
 
     /// Whether any table has a use for a header of this name.
     pub fn knows(&self, header: &[u8]) -> bool {
-        let strips = |t: &Table| {
-            let of = |names: &[String], is: fn(&[u8], &[u8]) -> bool| names.iter().any(|n| is(header, n.as_bytes()));
-            of(&t.strip.names, |header, name| header == name)
-                || of(&t.strip.prefixes, |header, prefix| header.starts_with(prefix))
-        };
-        self.index.knows(header) || self.tables.iter().any(strips)
+        self.index.knows(header) || self.tables.iter().any(|t| t.strip.has(header))
     }
 
     /// Whether records of this dialect may be without what the original had: [`PayloadState::NotCopied`] or

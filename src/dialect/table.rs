@@ -276,6 +276,13 @@ pub(crate) struct Strip {
     pub prefixes: Vec<String>,
 }
 
+impl Strip {
+    pub fn has(&self, header: &[u8]) -> bool {
+        self.names.iter().any(|n| n.as_bytes() == header)
+            || self.prefixes.iter().any(|p| header.starts_with(p.as_bytes()))
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case", remote = "PayloadState")]
 enum PayloadStateName {

@@ -1,8 +1,6 @@
 //! Records that are sent together. Pure.
 
-use super::plan::{Made, Place, Rules, Skip, Verdict, Why};
-use crate::format::ArchivedRecord;
-use crate::format::refetched::Original;
+use super::plan::{Made, Place, Skip};
 use crate::record::{RawBatch, RecordId};
 
 /// A batch is full when the first of these is reached.
@@ -47,17 +45,10 @@ impl Batcher {
         Self { limits, open: Batch::at(start) }
     }
 
-    /// Takes the next record, with its original where that was read again; gives a batch when one is full.
-    pub fn push(
-        &mut self,
-        rules: &Rules<'_>,
-        record: &ArchivedRecord<'_>,
-        original: Option<&Original<'_>>,
-        verdict: Verdict,
-    ) -> Option<Batch> {
-        let id = &record.id;
-        match (verdict, rules.made(record, original)) {
-            (Verdict::Send(place), Some(Made { raw, key, value, headers })) => {
+    /// Takes the next record as it was judged; gives a batch when one is full.
+    pub fn push(&mut self, id: &RecordId, judged: Result<(Place, Made<'_>), Skip>) -> Option<Batch> {
+        match judged {
+            Ok((place, Made { raw, key, value, headers })) => {
                 self.open.raw.push(
                     raw.offset,
                     raw.timestamp_ms,
@@ -69,13 +60,8 @@ impl Batcher {
                 );
                 self.open.rows.push((id.clone(), place));
             }
-            // What the dead letter does not hold is never sent as what is missing.
-            (Verdict::Send(place), None) => {
-                let skip = Skip { why: Why::NotCopied, target: Some(place.topic), restore_id: None };
-                self.open.skipped.push((id.clone(), skip));
-            }
-            (Verdict::Skip(skip), _) if skip.why.is_failure() => self.open.skipped.push((id.clone(), skip)),
-            (Verdict::Skip(_), _) => {}
+            Err(skip) if skip.why.is_failure() => self.open.skipped.push((id.clone(), skip)),
+            Err(_) => {}
         }
         self.open.end += 1;
         let full = self.open.rows.len() >= self.limits.records

@@ -115,8 +115,7 @@ impl Going<'_> {
             originals.load(cut.offset(i)).await?;
             let full = {
                 let (record, original) = (cut.get(i), originals.at(cut.offset(i)));
-                let verdict = rules.decide(&record, original.as_ref(), past);
-                batcher.push(rules, &record, original.as_ref(), verdict)
+                batcher.push(&record.id, rules.judge(&record, original.as_ref(), past))
             };
             if let Some(batch) = full {
                 self.flush(batch).await?;

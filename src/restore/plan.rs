@@ -5,7 +5,7 @@
 //! nor a second time without being asked, nor into a dead-letter topic.
 
 use super::past::PastPartition;
-use crate::dialect::{Dialects, UNKNOWN, restore_target};
+use crate::dialect::{Dialects, Restorable, UNKNOWN, restore_target};
 use crate::error::{Error, Result};
 use crate::filter::FilterDoc;
 use crate::format::ArchivedRecord;
@@ -313,9 +313,9 @@ pub enum Verdict {
     Skip(Skip),
 }
 
-impl Verdict {
-    fn skip(why: Why, target: Option<&str>) -> Self {
-        Self::Skip(Skip { why, target: target.map(str::to_owned), restore_id: None })
+impl Skip {
+    fn of(why: Why, target: Option<&str>) -> Self {
+        Self { why, target: target.map(str::to_owned), restore_id: None }
     }
 }
 
@@ -339,39 +339,53 @@ impl Rules<'_> {
         !self.options.allow_dead_letter_target && (self.archived.contains(topic) || is_dead_letter_name(topic))
     }
 
-    /// What becomes of a record. With its original, that is what is restored.
+    /// What becomes of a record, as [`Self::judge`] has it.
     pub fn decide(
         &self,
         record: &ArchivedRecord<'_>,
         original: Option<&Original<'_>>,
         past: PastPartition<'_>,
     ) -> Verdict {
+        match self.judge(record, original, past) {
+            Ok((place, _)) => Verdict::Send(place),
+            Err(skip) => Verdict::Skip(skip),
+        }
+    }
+
+    /// Where a record goes and what it is there, or why it is not restored. With its original, that is what is restored.
+    pub fn judge<'r>(
+        &self,
+        record: &ArchivedRecord<'r>,
+        original: Option<&Original<'r>>,
+        past: PastPartition<'_>,
+    ) -> std::result::Result<(Place, Made<'r>), Skip> {
+        let skip = |why, target: Option<&str>| Err(Skip::of(why, target));
         let id = &record.id;
         let decoded = self.dialects.decode(&id.topic, id.partition, &record.raw);
         // Without the table that it was decoded with, an envelope would go as if it were the record in it.
         let found = |name: &str| decoded.hops.iter().any(|hop| hop.dialect == name);
         if original.is_none() && record.decoded.dialect != UNKNOWN && !found(&record.decoded.dialect) {
-            return Verdict::skip(Why::OtherDialects, None);
+            return skip(Why::OtherDialects, None);
         }
         // The archive's column, too: the tables may have learned since, or forgotten.
         let states = [decoded.payload_state, record.decoded.payload_state];
         if original.is_none() && states.contains(&PayloadState::NotCopied) {
-            return Verdict::skip(Why::NotCopied, None);
+            return skip(Why::NotCopied, None);
         }
         // What was read again may be a dead letter itself, and lack its own original.
         let first = original.map(|o| self.dialects.decode(o.topic, o.partition, &o.raw));
         if first.as_ref().is_some_and(|first| first.payload_state == PayloadState::NotCopied) {
-            return Verdict::skip(Why::NotCopied, None);
+            return skip(Why::NotCopied, None);
         }
         let Some(made) = self.made(record, original) else {
-            return Verdict::skip(Why::NotCopied, None);
+            return skip(Why::NotCopied, None);
         };
         if !self.options.include_restored {
             let done = past.finished(id.offset).map(|went| (Why::AlreadyRestored, went));
             let perhaps = || past.unfinished(id.offset).map(|went| (Why::UnfinishedRestore, went));
             if let Some((why, went)) = done.or_else(perhaps) {
                 let (target, restore_id) = (Some(went.target.clone()), Some(went.restore_id.clone()));
-                return Verdict::Skip(Skip { why, target, restore_id });
+                return Err(Skip { why, target, restore_id });
             }
         }
         // Then it has a true origin of its own, too.
@@ -381,36 +395,35 @@ impl Rules<'_> {
         };
         let raw = &made.raw;
         let Some(topic) = self.options.to.as_deref().or(origin.map(|o| o.0)) else {
-            return Verdict::skip(Why::UnknownOrigin, None);
+            return skip(Why::UnknownOrigin, None);
         };
         if self.is_dead_letter(topic) {
-            return Verdict::skip(Why::DeadLetterTarget, Some(topic));
+            return skip(Why::DeadLetterTarget, Some(topic));
         }
         let Some(partitions) = self.targets.get(topic) else {
-            return Verdict::skip(Why::MissingTarget, Some(topic));
+            return skip(Why::MissingTarget, Some(topic));
         };
         if self.options.timestamps == Timestamps::Keep {
             let window = self.windows.get(topic).copied().unwrap_or_default();
             if raw.timestamp_ms == UNSENDABLE_TIMESTAMP || is_before(raw.timestamp_ms, window.takes_from_ms) {
-                return Verdict::skip(Why::Timestamp, Some(topic));
+                return skip(Why::Timestamp, Some(topic));
             }
             if is_before(raw.timestamp_ms, window.keeps_from_ms) {
-                return Verdict::skip(Why::Expired, Some(topic));
+                return skip(Why::Expired, Some(topic));
             }
         }
         if self.limits.get(topic).is_some_and(|limit| made.is_larger(*limit)) {
-            return Verdict::skip(Why::TooLarge, Some(topic));
+            return skip(Why::TooLarge, Some(topic));
         }
         let partition = origin.and_then(|o| o.1).filter(|p| (0..*partitions).contains(p));
-        Verdict::Send(Place { topic: topic.to_owned(), partition })
+        Ok((Place { topic: topic.to_owned(), partition }, made))
     }
 
     /// What is restored of a record: its original that was read again, or else what the dead letter holds of it; `None`
     /// where it does not hold it.
     pub fn made<'r>(&self, record: &ArchivedRecord<'r>, original: Option<&Original<'r>>) -> Option<Made<'r>> {
         let (topic, raw) = original.map_or((record.id.topic.as_str(), record.raw), |o| (o.topic, o.raw));
-        let (key, value) = self.dialects.original(topic, &raw)?;
-        let strips = self.dialects.strips(topic, &raw);
+        let Restorable { key, value, strips } = self.dialects.restorable(topic, &raw)?;
         let kept = raw.headers.iter().zip(strips).filter(|(h, strip)| !strip && !h.name.starts_with(OWN_HEADERS));
         let headers = kept.map(|(h, _)| h).collect();
         Some(Made { raw, key, value, headers })

@@ -51,7 +51,7 @@ pub struct Config {
     /// Keys that neither flag nor variable stands above.
     used: BTreeSet<String>,
     /// What the command line and the environment say.
-    pub matches: ArgMatches,
+    matches: ArgMatches,
 }
 
 impl Config {
@@ -110,6 +110,11 @@ impl Config {
 
     pub fn routing(&self, of_dialects: Routing) -> Routing {
         of_dialects.with_topics(&self.topics).with_rules(&self.rules)
+    }
+
+    /// Whether the command line itself has this option: not the environment, not the file.
+    pub fn is_typed(&self, id: &str) -> bool {
+        leaf(&self.matches).value_source(id) == Some(ValueSource::CommandLine)
     }
 
     /// Where the file has a key that neither flag nor variable stands above.

@@ -48,6 +48,10 @@ impl World {
     }
 }
 
+fn skipped(why: Why, target: Option<&str>) -> Verdict {
+    Verdict::Skip(Skip::of(why, target))
+}
+
 fn archived(batch: &RawBatch, i: usize, payload_state: PayloadState) -> ArchivedRecord<'_> {
     let raw = batch.get(i);
     ArchivedRecord {
@@ -119,7 +123,7 @@ fn a_record_that_is_larger_than_its_target_takes_is_found_in_planning() {
     world.limits = BTreeMap::from([("orders".into(), size as u64)]);
     assert_eq!(world.decide(&batch, 0), sent_to("orders", Some(1)));
     world.limits = BTreeMap::from([("orders".into(), size as u64 - 1)]);
-    assert_eq!(world.decide(&batch, 0), Verdict::skip(Why::TooLarge, Some("orders")));
+    assert_eq!(world.decide(&batch, 0), skipped(Why::TooLarge, Some("orders")));
     world.options.to = Some("narrow".into());
     assert_eq!(world.decide(&batch, 0), sent_to("narrow", None), "a topic that tells no limit");
 }
@@ -164,7 +168,7 @@ fn a_record_that_its_target_would_delete_at_once_is_not_sent() {
         push(&mut batch, 0, timestamp_ms, Some(b"v"), &CONNECT);
         batch
     };
-    let (sent, expired) = (sent_to("orders", Some(1)), Verdict::skip(Why::Expired, Some("orders")));
+    let (sent, expired) = (sent_to("orders", Some(1)), skipped(Why::Expired, Some("orders")));
     assert_eq!(world.decide(&at(NOW - 7 * WEEK), 0), sent, "the topic does not tell");
     world.windows = BTreeMap::from([("orders".into(), Window { keeps_from_ms: NOW - WEEK + HOUR, takes_from_ms: 0 })]);
     assert_eq!(world.decide(&at(NOW - 7 * WEEK), 0), expired);
@@ -173,7 +177,7 @@ fn a_record_that_its_target_would_delete_at_once_is_not_sent() {
     assert_eq!(world.decide(&at(NOW + WEEK), 0), sent);
     assert_eq!(world.decide(&at(-1), 0), sent, "no time is not old");
     world.windows = BTreeMap::from([("orders".into(), Window { keeps_from_ms: 0, takes_from_ms: NOW - 5 })]);
-    assert_eq!(world.decide(&at(NOW - 6), 0), Verdict::skip(Why::Timestamp, Some("orders")));
+    assert_eq!(world.decide(&at(NOW - 6), 0), skipped(Why::Timestamp, Some("orders")));
     world.windows = BTreeMap::from([("orders".into(), Window { keeps_from_ms: NOW, takes_from_ms: NOW })]);
     world.options.timestamps = Timestamps::Now;
     assert_eq!(world.decide(&at(NOW - 7 * WEEK), 0), sent);
@@ -188,7 +192,7 @@ fn repeats_of_one_failure_are_counted() {
         let mut record = archived(&batch, 0, PayloadState::Present);
         record.decoded.failure_key = [key; 16];
         counts.add(&record, None, &sent_to("orders", None));
-        counts.add(&record, None, &Verdict::skip(Why::UnknownOrigin, None));
+        counts.add(&record, None, &skipped(Why::UnknownOrigin, None));
     }
     assert_eq!(counts.repeats, Repeats { records: 5, failures: 2 });
 }
@@ -233,7 +237,7 @@ fn a_headers_only_record_is_restored_as_its_original_where_that_was_read_again()
     // What the target takes is asked of the original.
     world.windows = BTreeMap::from([("narrow".into(), Window { keeps_from_ms: NOW - 4, takes_from_ms: 0 })]);
     let verdict = world.rules().decide(&letter, Some(&original(1)), world.past.of("failures", 1, 0));
-    assert_eq!(verdict, Verdict::skip(Why::Expired, Some("narrow")));
+    assert_eq!(verdict, skipped(Why::Expired, Some("narrow")));
 }
 
 #[test]
@@ -282,7 +286,6 @@ fn restores_overlap_by_the_objects_they_read() {
 #[test]
 fn every_reason_to_skip() {
     let mut world = World::new();
-    let skipped = Verdict::skip;
     assert_eq!(world.decide(&one(&[]), 0), skipped(Why::UnknownOrigin, None));
     let from = |topic| [("__connect.errors.topic", topic), ("__connect.errors.partition", "0"), CONNECT[2]];
     assert_eq!(world.decide(&one(&from("gone")), 0), skipped(Why::MissingTarget, Some("gone")));
@@ -324,11 +327,11 @@ fn a_headers_only_record_is_never_a_tombstone() {
     let all = headers.iter().map(|(n, v)| Header { name: n.as_bytes(), value: Some(v.as_bytes()) });
     batch.push(0, 1, TimestampType::CreateTime, -1, None, None, all);
     push(&mut batch, 1, 1, None, &CONNECT);
-    assert_eq!(world.decide(&batch, 0), Verdict::skip(Why::NotCopied, None));
+    assert_eq!(world.decide(&batch, 0), skipped(Why::NotCopied, None));
     assert_eq!(world.decide(&batch, 1), sent_to("orders", Some(1)), "a real tombstone");
     let by_archive = archived(&batch, 1, PayloadState::NotCopied);
     let verdict = world.rules().decide(&by_archive, None, world.past.of("failures", 1, 0));
-    assert_eq!(verdict, Verdict::skip(Why::NotCopied, None), "the archive said so");
+    assert_eq!(verdict, skipped(Why::NotCopied, None), "the archive said so");
 }
 
 #[test]
@@ -386,12 +389,12 @@ proptest! {
         let mut batcher = Batcher::new(Limits { records: max_records, bytes: max_bytes }, skip as u64);
         let mut batches = Vec::new();
         for (i, r) in records.iter().enumerate().skip(skip) {
-            let verdict = match r.skipped {
-                true => Verdict::skip(Why::UnknownOrigin, None),
-                false => sent_to("orders", None),
-            };
             let record = archived(&source, i, PayloadState::Present);
-            batches.extend(batcher.push(&rules, &record, None, verdict));
+            let judged = match r.skipped {
+                true => Err(Skip::of(Why::UnknownOrigin, None)),
+                false => Ok((Place { topic: "orders".into(), partition: None }, rules.made(&record, None).unwrap())),
+            };
+            batches.extend(batcher.push(&record.id, judged));
         }
         batches.extend(batcher.finish());
 
@@ -437,7 +440,7 @@ fn what_was_read_again_and_is_headers_only_itself_is_no_tombstone() {
     let letter = archived(&batch, 0, PayloadState::NotCopied);
     let original = Original { topic: "narrow", partition: 0, raw: batch.get(1) };
     let verdict = world.rules().decide(&letter, Some(&original), world.past.of("failures", 1, 0));
-    assert_eq!(verdict, Verdict::skip(Why::NotCopied, None));
+    assert_eq!(verdict, skipped(Why::NotCopied, None));
 }
 
 #[test]
@@ -450,7 +453,7 @@ fn a_record_of_a_dialect_that_is_not_known_now_is_not_sent_as_it_is() {
     record.decoded.dialect = "connect".into();
     assert!(matches!(decide(&record), Verdict::Send(_)));
     record.decoded.dialect = "lambda".into();
-    assert_eq!(decide(&record), Verdict::skip(Why::OtherDialects, None));
+    assert_eq!(decide(&record), skipped(Why::OtherDialects, None));
     // Nothing was known of it, and something is now.
     record.decoded.dialect = "unknown".into();
     assert!(matches!(decide(&record), Verdict::Send(_)));
