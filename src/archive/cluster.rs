@@ -59,8 +59,8 @@ pub trait Cluster: Send + Sync {
     /// The first record at or behind each offset, of open transactions too, where there is one.
     async fn peek(&self, at: &[(TopicPartition, i64)]) -> Result<BTreeMap<TopicPartition, Peeked>>;
 
-    /// First offset of each partition at or behind a Kafka timestamp, milliseconds since 1970, where there is one.
-    async fn offsets_for_time(&self, partitions: &[TopicPartition], ms: i64) -> Result<BTreeMap<TopicPartition, i64>>;
+    /// First offset of each partition at or behind its Kafka timestamp, milliseconds since 1970; `None` where there is none.
+    async fn offsets_for_times(&self, at: &[(TopicPartition, i64)]) -> Result<BTreeMap<TopicPartition, Option<i64>>>;
 
     /// First offset at or behind a Kafka timestamp, milliseconds since 1970.
     async fn offset_for_time(&self, tp: &TopicPartition, ms: i64) -> Result<Option<i64>>;
@@ -216,9 +216,9 @@ impl Cluster for Kafka {
         host::blocking(move || kafka::peek(&connection, &at, ASK)).await
     }
 
-    async fn offsets_for_time(&self, partitions: &[TopicPartition], ms: i64) -> Result<BTreeMap<TopicPartition, i64>> {
-        let (admin, partitions) = (self.admin.clone(), partitions.to_vec());
-        host::blocking(move || admin.offsets_for_time(&partitions, ms, ASK)).await
+    async fn offsets_for_times(&self, at: &[(TopicPartition, i64)]) -> Result<BTreeMap<TopicPartition, Option<i64>>> {
+        let (admin, at) = (self.admin.clone(), at.to_vec());
+        host::blocking(move || admin.offsets_for_times(&at, ASK)).await
     }
 
     async fn offset_for_time(&self, tp: &TopicPartition, ms: i64) -> Result<Option<i64>> {

@@ -7,13 +7,15 @@
 use super::Shared;
 use super::board::Known;
 use super::messages::{Command, Due};
+use super::rate::Rate;
+use super::shape;
 use crate::host;
 use crate::kafka::Peeked;
 use crate::record::TopicPartition;
-use crate::retention::{self, Backlog, LogSettings, Loss, Source};
+use crate::retention::{self, LogSettings, Loss, Source};
 use crate::topics;
 use futures::{FutureExt, StreamExt, stream};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -23,12 +25,11 @@ const SHORTEST: Duration = Duration::from_secs(1);
 /// Brokers that told no settings so often do not tell them, and are asked again after a while.
 const SILENT: u32 = 3;
 const SETTINGS: Duration = Duration::from_secs(300);
-/// Looks from which the rate of reading is taken.
-const LOOKS: usize = 8;
+/// Looks from which the rate of reading is taken, and how often what was read is noted in between, at most.
+const LOOKS: u32 = 8;
+const NOTES: u32 = 12;
 /// Topics that are asked about at a time, where all at once got no answer.
 const TOPICS: usize = 16;
-/// Offsets by time that a forecast is made from.
-const SAMPLES: i64 = 24;
 /// Before the same is told again.
 const SILENCE: Duration = Duration::from_secs(600);
 
@@ -40,15 +41,10 @@ pub(super) struct Lookout {
     asked: Option<Instant>,
     /// Looks in a row at which the brokers told no settings.
     silent: u32,
-    /// When the last look was, how many records had been read, and whether something was behind.
-    last_look: Option<(Instant, u64, bool)>,
-    /// Seconds between looks at which something was behind, and the records that were read in them.
-    busy: VecDeque<(f64, u64)>,
+    rate: Rate,
     may_be_late: bool,
     /// Partitions that it had last.
     last: BTreeMap<TopicPartition, Known>,
-    /// As it was at the look before.
-    last_rate: Option<f64>,
     told: BTreeMap<String, Instant>,
     /// Records of each topic that were past their retention, as it was told last.
     told_overdue: BTreeMap<String, u64>,
@@ -63,6 +59,7 @@ impl Lookout {
         loop {
             let known = shared.board.all();
             if known.is_empty() {
+                self.rate.rest();
                 // The group gave none, or a broker that stands still cost the place in it.
                 ask_logs(&shared, &self.last).await;
             } else {
@@ -72,12 +69,26 @@ impl Lookout {
             let new = tokio::select! {
                 biased;
                 () = shared.board.loaded.notified() => true,
-                () = host::sleep(self.pause()) => false,
+                () = self.wait(&shared) => false,
             };
             if new {
                 // Others follow.
                 host::sleep(SHORTEST).await;
             }
+        }
+    }
+
+    /// Until the next look.
+    async fn wait(&mut self, shared: &Shared) {
+        let (begin, pause) = (host::now(), self.pause());
+        let step = (pause / NOTES).max(SHORTEST);
+        loop {
+            self.rate.note(host::now(), shared.counters.get().read_records);
+            let left = pause.saturating_sub(host::since(begin));
+            if left.is_zero() {
+                break;
+            }
+            host::sleep(left.min(step)).await;
         }
     }
 
@@ -100,7 +111,9 @@ impl Lookout {
         }
         let known = shared.board.all();
         let behind: BTreeMap<_, _> = known.iter().filter(|(_, k)| k.is_behind()).collect();
-        let rate = self.rate(host::now(), shared.counters.get().read_records, !behind.is_empty());
+        self.rate.note(host::now(), shared.counters.get().read_records);
+        self.rate.look(!behind.is_empty(), self.pause() * LOOKS);
+        let rate = self.rate.per_second().filter(|_| !behind.is_empty());
         let late = self.is_late_still(rate.is_some_and(|rate| is_late(&behind, rate, now_ms)));
         let shortest = behind.values().filter_map(|k| k.settings.retention_ms).min();
         let due = known.iter().map(|(tp, k)| {
@@ -114,11 +127,13 @@ impl Lookout {
         self.overdue(&known).into_iter().for_each(|told| tracing::warn!("{told}"));
         let losses = match rate {
             Some(rate) if late => {
-                let backlogs = self.backlogs(shared, &behind, now_ms).await;
+                let backlogs = shape::backlogs(&*shared.cluster, &behind, now_ms).await;
                 host::blocking(move || Ok(retention::forecast(backlogs, rate, now_ms))).await.unwrap_or_default()
             }
             _ => Vec::new(),
         };
+        let (read, lost) = (shared.counters.get().read_records, losses.iter().map(|l| l.offsets).sum::<u64>());
+        tracing::debug!("{read} records were read so far, {rate:?} a second; late: {late}; {lost} will be lost");
         self.tell_forecast(&losses, rate.unwrap_or_default());
         let mut losses: BTreeMap<_, _> = losses.into_iter().map(|loss| (loss.tp.clone(), loss)).collect();
         for tp in known.keys() {
@@ -254,70 +269,6 @@ impl Lookout {
             if losses.len() > 10 { "; ..." } else { "" }
         );
     }
-
-    /// Records a second that were read over the last looks; `None` if it is not known yet. Counts only while something was
-    /// `behind`. The mean with that of the look before: quotas let bytes through in bursts of some ten seconds.
-    fn rate(&mut self, now: Instant, read: u64, behind: bool) -> Option<f64> {
-        let last = self.last_look.replace((now, read, behind));
-        let Some((at, then, true)) = last.filter(|_| behind) else { return None };
-        self.busy.push_back((now.saturating_duration_since(at).as_secs_f64(), read.saturating_sub(then)));
-        if self.busy.len() > LOOKS {
-            self.busy.pop_front();
-        }
-        let seconds: f64 = self.busy.iter().map(|(seconds, _)| seconds).sum();
-        if seconds < 5.0 {
-            return None;
-        }
-        let rate = self.busy.iter().map(|(_, records)| records).sum::<u64>() as f64 / seconds;
-        let last = self.last_rate.replace(rate).unwrap_or(rate);
-        Some(f64::midpoint(rate, last))
-    }
-
-    /// The shape of what is left: offsets at times from the oldest on.
-    async fn backlogs(&self, shared: &Shared, behind: &BTreeMap<&TopicPartition, &Known>, now_ms: i64) -> Vec<Backlog> {
-        let partitions: Vec<TopicPartition> = behind.keys().map(|tp| (*tp).clone()).collect();
-        // What is past retention already needs no shape.
-        let first = |k: &&Known| Some(k.unread_ms?.max(now_ms.saturating_sub(k.settings.retention_ms?)));
-        let oldest = behind.values().filter_map(first).min().unwrap_or(now_ms).min(now_ms);
-        let mut at = Vec::new();
-        for i in 0..=SAMPLES {
-            let ms = oldest + (now_ms - oldest) / SAMPLES * i;
-            match shared.cluster.offsets_for_time(&partitions, ms).await {
-                Ok(offsets) => at.push((ms, offsets)),
-                // Brokers that cannot seek by time: a straight line has to do.
-                Err(e) => {
-                    tracing::debug!("{e}");
-                    break;
-                }
-            }
-        }
-        behind.iter().map(|(tp, k)| backlog(tp, k, &at, now_ms)).collect()
-    }
-}
-
-fn backlog(tp: &TopicPartition, k: &Known, samples: &[(i64, BTreeMap<TopicPartition, i64>)], now_ms: i64) -> Backlog {
-    let (next, end) = (k.read.max(k.log.start), k.end());
-    let mut profile = vec![(next, k.unread_ms.unwrap_or(now_ms))];
-    for (ms, offsets) in samples {
-        let Some(&(last, last_ms)) = profile.last() else { break };
-        let offset = offsets.get(tp).copied().unwrap_or(end).min(end);
-        if offset > last && *ms > last_ms {
-            profile.push((offset, *ms));
-        } else if *ms > last_ms
-            && let Some(point) = profile.last_mut()
-        {
-            // The record there is no older than this.
-            point.1 = *ms;
-        }
-    }
-    if let Some(&(last, ms)) = profile.last()
-        && last < end
-        && ms < now_ms
-    {
-        profile.push((end, now_ms));
-    }
-    let begun = k.oldest_read_ms.is_some();
-    Backlog { tp: tp.clone(), next, end, profile, retention_ms: k.settings.retention_ms, begun }
 }
 
 /// How the partitions' logs stand. One topic that cannot be asked does not hide the others.
@@ -414,34 +365,6 @@ mod tests {
         Known { archived: Some(10), read: 10, unread_ms: Some(1_000_000), log, settings, ..Known::default() }
     }
 
-    /// What was read in idle minutes is no rate: a topic that got its first backlog was forecast as lost.
-    #[test]
-    fn the_rate_is_of_looks_at_which_something_was_behind() {
-        let (mut lookout, begin) = (Lookout::default(), host::now());
-        let mut at = |seconds, read, behind| lookout.rate(begin + Duration::from_secs(seconds), read, behind);
-        assert_eq!(at(0, 0, true), None, "nothing to compare with");
-        assert_eq!(at(4, 400, true), None, "less than 5 s");
-        assert_eq!(at(10, 1000, true), Some(100.0));
-        assert_eq!(at(500, 1000, false), None);
-        assert_eq!(at(1000, 1000, true), None, "since a look at which nothing was behind");
-        // 1,000 in 10 s before, now 2,000 in 20 s: idle minutes do not count.
-        assert_eq!(at(1010, 2000, true), Some(100.0));
-    }
-
-    /// Quotas let bytes through in bursts.
-    #[test]
-    fn the_rate_is_the_mean_of_eight_looks_and_of_the_rate_before() {
-        let (mut lookout, begin) = (Lookout::default(), host::now());
-        let mut at = |look: u64, read| lookout.rate(begin + Duration::from_secs(look * 10), read, true);
-        at(0, 0);
-        for look in 1..=8 {
-            assert_eq!(at(look, look * 1000), Some(100.0));
-        }
-        // Nothing came in the ninth: 7,000 of 80 s, and before it 8,000.
-        assert_eq!(at(9, 8000), Some((87.5 + 100.0) / 2.0));
-        assert_eq!((10..=30).map(|look| at(look, 8000)).last(), Some(Some(0.0)), "in the end that is the rate");
-    }
-
     #[test]
     fn it_is_late_when_two_looks_say_so_one_after_the_other() {
         let mut lookout = Lookout::default();
@@ -496,18 +419,5 @@ mod tests {
         k.archived = Some(210);
         note(&mut k, settings, None, Some((0, 210, 210)), None, 1_091_000);
         assert_eq!((k.waiting_since_ms, k.deadline), (None, None));
-    }
-
-    #[test]
-    fn a_backlogs_shape_goes_through_offsets_by_time_to_its_end() {
-        let shape = |samples: &[(i64, i64)]| {
-            let samples: Vec<_> =
-                samples.iter().map(|(ms, offset)| (*ms, BTreeMap::from([(tp(0), *offset)]))).collect();
-            backlog(&tp(0), &known(), &samples, 1_080_000).profile
-        };
-        assert_eq!(shape(&[]), [(10, 1_000_000), (110, 1_080_000)], "a straight line has to do");
-        assert_eq!(shape(&[(1_000_000, 10), (1_040_000, 90)]), [(10, 1_000_000), (90, 1_040_000), (110, 1_080_000)]);
-        // Nothing was written for a while: the next record is no older than that.
-        assert_eq!(shape(&[(1_020_000, 10), (1_040_000, 50)])[..2], [(10, 1_020_000), (50, 1_040_000)]);
     }
 }

@@ -18,8 +18,10 @@ mod opening;
 mod part;
 mod partition;
 mod patience;
+mod rate;
 mod reader;
 mod recovery;
+mod shape;
 mod writer;
 
 pub use crate::host::now_us;

@@ -97,6 +97,19 @@ impl Part {
         }
     }
 
+    /// The same partition under a new assignment. What is known of its topic and was counted stays: until the next look,
+    /// which may be a minute off, it would be cut as if Kafka kept its records for ever.
+    pub fn anew(&self, assignment: u64) -> Self {
+        Self {
+            settings: self.settings,
+            pressing: self.pressing,
+            read: self.read,
+            overdue: self.overdue,
+            overdue_below_ms: self.overdue_below_ms,
+            ..Self::starting(assignment, self.counters.clone(), self.policy, self.safety)
+        }
+    }
+
     /// Its task said from where to read; `end`: where it is done, if it is anywhere.
     pub fn start(&mut self, offset: i64, last: Option<LastRecord>, end: i64, once: bool) {
         self.state = if once && offset >= end { State::Finished } else { State::Reading };
@@ -276,6 +289,25 @@ mod tests {
         part.placed = true;
         assert!(part.take(&At(3), false).unwrap().is_some());
         assert_eq!((part.next, part.batch.len()), (4, 1));
+    }
+
+    /// After a position out of range nothing was cut early for a minute, and `overdue` went back to 0.
+    #[test]
+    fn a_partition_that_begins_anew_is_as_urgent_as_before() {
+        let mut part = Part::starting(1, Arc::default(), CutPolicy::default(), 0.5);
+        let settings = LogSettings { retention_ms: Some(1000), ..LogSettings::default() };
+        part.heed(&Due { settings, unread: None, end: 9, pressing: false }, false);
+        let read = |part: &mut Part| {
+            part.start(3, None, 9, false);
+            part.placed = true;
+            part.take(&At(3), false).unwrap();
+        };
+        read(&mut part);
+        assert!(part.is_urgent(), "a record of 1970 is past it");
+        let mut part = part.anew(2);
+        assert!((part.assignment, part.state, part.is_urgent()) == (2, State::Starting, false), "nothing is read yet");
+        read(&mut part);
+        assert!((part.is_urgent(), part.overdue, part.record_bytes()) == (true, 2, Some(0)));
     }
 
     #[test]

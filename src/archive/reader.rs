@@ -259,9 +259,8 @@ impl Reader {
     fn restart(&mut self, tp: &TopicPartition) {
         self.assignments += 1;
         let assignment = self.assignments;
-        let new = self.starting(tp, assignment);
         let Some(part) = self.part(tp) else { return };
-        *part = new;
+        *part = part.anew(assignment);
         self.reassign = true;
         self.send(Event::Assigned { tp: tp.clone(), assignment });
     }

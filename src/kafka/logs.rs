@@ -27,38 +27,52 @@ impl Admin {
         Ok(starts.into_iter().filter_map(|(tp, start)| Some((tp.clone(), (start, *ends.get(&tp)?)))).collect())
     }
 
-    /// First offset of each partition whose record is at or behind `timestamp_ms`; those without one are left out.
+    /// First offset of each partition whose record is at or behind its timestamp (ms since 1970), `None` where there is no
+    /// such record.
     ///
     /// # Errors
     /// As [`Admin::watermarks_of`].
-    pub fn offsets_for_time(
+    pub fn offsets_for_times(
         &self,
-        partitions: &[TopicPartition],
-        timestamp_ms: i64,
+        at: &[(TopicPartition, i64)],
         timeout: Duration,
-    ) -> Result<BTreeMap<TopicPartition, i64>> {
-        self.offsets(partitions, Offset::Offset(timestamp_ms), timeout)
+    ) -> Result<BTreeMap<TopicPartition, Option<i64>>> {
+        self.list_offsets(at.iter().map(|(tp, ms)| (tp, Offset::Offset(*ms))), timeout)
     }
 
-    /// `at`: a timestamp, or one of Kafka's two special ones (ListOffsets: -2 the log start, -1 the end).
+    /// `at`: one of Kafka's two special timestamps (ListOffsets: -2 the log start, -1 the end).
     fn offsets(
         &self,
         partitions: &[TopicPartition],
         at: Offset,
         timeout: Duration,
     ) -> Result<BTreeMap<TopicPartition, i64>> {
-        if partitions.is_empty() {
-            return Ok(BTreeMap::new());
-        }
+        let told = self.list_offsets(partitions.iter().map(|tp| (tp, at)), timeout)?;
+        Ok(told.into_iter().filter_map(|(tp, offset)| Some((tp, offset?))).collect())
+    }
+
+    fn list_offsets<'a>(
+        &self,
+        at: impl Iterator<Item = (&'a TopicPartition, Offset)>,
+        timeout: Duration,
+    ) -> Result<BTreeMap<TopicPartition, Option<i64>>> {
         let doing = "cannot ask how logs stand";
-        let mut list = TopicPartitionList::with_capacity(partitions.len());
-        for tp in partitions {
+        let mut list = TopicPartitionList::new();
+        for (tp, at) in at {
             list.add_partition_offset(&tp.topic, tp.partition, at).map_err(|e| error(doing, &e, None))?;
         }
+        if list.count() == 0 {
+            return Ok(BTreeMap::new());
+        }
         let list = self.client().offsets_for_times(list, timeout).map_err(|e| self.error(doing, &e))?;
-        let told = list.elements().into_iter().filter_map(|e| match (e.error(), e.offset()) {
-            (Ok(()), Offset::Offset(offset)) => Some((TopicPartition::new(e.topic(), e.partition()), offset)),
-            _ => None,
+        let told = list.elements().into_iter().filter_map(|e| {
+            let offset = match (e.error(), e.offset()) {
+                (Ok(()), Offset::Offset(offset)) => Some(offset),
+                // -1: no record is so late.
+                (Ok(()), Offset::End) => None,
+                _ => return None,
+            };
+            Some((TopicPartition::new(e.topic(), e.partition()), offset))
         });
         Ok(told.collect())
     }

@@ -439,12 +439,12 @@ impl Cluster for Broker {
         Ok(at.iter().filter_map(|(tp, from)| Some((tp.clone(), first(tp, *from).ok()??))).collect())
     }
 
-    async fn offsets_for_time(&self, partitions: &[TopicPartition], ms: i64) -> Result<BTreeMap<TopicPartition, i64>> {
+    async fn offsets_for_times(&self, at: &[(TopicPartition, i64)]) -> Result<BTreeMap<TopicPartition, Option<i64>>> {
         self.answer().await?;
-        let first = |tp: &TopicPartition| {
+        let first = |tp: &TopicPartition, ms: i64| {
             self.log(tp, |log| log.readable(log.start).find(|o| log.record(*o).is_some_and(|r| r.timestamp_ms >= ms)))
         };
-        Ok(partitions.iter().filter_map(|tp| Some((tp.clone(), first(tp).ok()??))).collect())
+        Ok(at.iter().filter_map(|(tp, ms)| Some((tp.clone(), first(tp, *ms).ok()?))).collect())
     }
 
     async fn offset_for_time(&self, tp: &TopicPartition, ms: i64) -> Result<Option<i64>> {

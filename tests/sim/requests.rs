@@ -112,8 +112,8 @@ impl Cluster for Counted<Broker> {
     async fn peek(&self, at: &[(TopicPartition, i64)]) -> Result<BTreeMap<TopicPartition, Peeked>> {
         self.count("look").peek(at).await
     }
-    async fn offsets_for_time(&self, partitions: &[TopicPartition], ms: i64) -> Result<BTreeMap<TopicPartition, i64>> {
-        self.count("look").offsets_for_time(partitions, ms).await
+    async fn offsets_for_times(&self, at: &[(TopicPartition, i64)]) -> Result<BTreeMap<TopicPartition, Option<i64>>> {
+        self.count("look").offsets_for_times(at).await
     }
     async fn offset_for_time(&self, tp: &TopicPartition, ms: i64) -> Result<Option<i64>> {
         self.count("offsets").offset_for_time(tp, ms).await
