@@ -8,6 +8,7 @@ use crate::archive::board::{Known, Standing};
 use crate::archive::counters::Counted;
 use crate::archive::{Counters, now_us};
 use crate::cut::PROGRAM_VERSION;
+use crate::format::refetched;
 use crate::health::{self, Inputs, Limits, Reason};
 use crate::http::Page;
 use crate::ledger::GapKind;
@@ -239,6 +240,7 @@ impl Collector for State {
         let (partitions, now_ms) = (self.partitions(), now_us() / 1000);
         self.encode_topics(&mut families)?;
         self.encode_dialects(&mut families)?;
+        self.encode_originals(&mut families)?;
         encode_partitions(&mut families, &partitions, now_ms)?;
         let ready = u32::from(self.unready(&partitions, now_ms).is_empty());
         families.gauge("dlq_archiver_ready", "What /readyz says: 1 ready, 0 not", ready)?;
@@ -291,6 +293,21 @@ impl State {
             "dlq_archiver_decode_problem_records",
             "Of them, records with something that could not be decoded",
             each().map(|(labels, d)| (labels, d.problems)),
+        )
+    }
+
+    fn encode_originals(&self, families: &mut Families<'_, '_>) -> fmt::Result {
+        let Some(originals) = self.counters.originals() else { return Ok(()) };
+        families.counters(
+            "dlq_archiver_originals",
+            "Originals that --refetch looked for in the topics that they came from, by what became of them",
+            refetched::State::ALL
+                .map(|state| ([("state", state.as_str())], originals.states.get(&state).copied().unwrap_or(0))),
+        )?;
+        families.gauge(
+            "dlq_archiver_originals_unanswered",
+            "Of the last look, those that got no answer and are looked for again",
+            originals.unanswered,
         )
     }
 

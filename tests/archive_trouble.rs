@@ -173,22 +173,21 @@ fn passed() -> BoxFuture<'static, Result<()>> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_task_that_panics_stops_its_partition_and_no_other() {
-    let (_broker, connection) = broker("bug-dlq", 3, 100);
+    let (_broker, connection) = broker("bug-dlq", 3, 20);
     let inner = memory();
     let store = hooked(&inner, |op, key| {
         assert!(op != "create" || !key.starts_with("data/") || !key.contains("bug-dlq-1-"), "as a bug would");
         passed()
     });
-    // One batch over the budget: reading goes on only if the memory of batches that a panic took is let go.
-    let policy = CutPolicy { max_records: 10, ..CutPolicy::default() };
-    let outcome = run(Options { policy, memory: 1, ..once("bug-dlq") }, &store, &connection).await.unwrap();
+    // Each record is over the budget: reading goes on only if the memory of batches that a panic took is let go.
+    let outcome = run(Options { memory: 1, ..once("bug-dlq") }, &store, &connection).await.unwrap();
     let [(tp, error)] = &outcome.stopped[..] else { panic!("{:?}", outcome.stopped) };
     assert_eq!((tp.partition, error.kind(), outcome.exit_code()), (1, Kind::Internal, 1), "{error}");
-    assert_eq!(outcome.counted.archived_records, 200);
+    assert_eq!(outcome.counted.archived_records, 40);
     // The next run finishes what was begun.
     let outcome = run(once("bug-dlq"), &inner, &connection).await.unwrap();
-    assert_eq!((outcome.exit_code(), outcome.counted.archived_records), (0, 100));
-    assert_eq!(archived(&inner).await.len(), 300);
+    assert_eq!((outcome.exit_code(), outcome.counted.archived_records), (0, 20));
+    assert_eq!(archived(&inner).await.len(), 60);
 }
 
 /// Records of a cut whose manifest was there already were counted as archived by this run.

@@ -5,6 +5,7 @@
 
 use super::board::Board;
 use crate::cut::Tally;
+use crate::format::refetched::State;
 use crate::host;
 use crate::ledger::{GapKind, loss_words};
 use crate::store::Created;
@@ -36,6 +37,8 @@ pub struct Counters {
     pub cut_seconds: Histogram,
     pub vitals: Vitals,
     pub board: Arc<Board>,
+    /// Of `archive --refetch`; `None` without it.
+    originals: Mutex<Option<OriginalCounts>>,
 }
 
 impl Default for Counters {
@@ -46,6 +49,7 @@ impl Default for Counters {
             cut_seconds: Histogram::new(CUT_SECONDS),
             vitals: Vitals::default(),
             board: Arc::default(),
+            originals: Mutex::default(),
         }
     }
 }
@@ -98,6 +102,14 @@ pub struct Decodes {
     pub records: u64,
     /// Of them, those of which something could not be decoded.
     pub problems: u64,
+}
+
+/// Originals of dead letters that were looked for in the topics that they came from.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct OriginalCounts {
+    pub states: BTreeMap<State, u64>,
+    /// Of the last look: those that got no answer, and are looked for again.
+    pub unanswered: u64,
 }
 
 /// Whether the program is well, as far as its threads can tell.
@@ -238,6 +250,18 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Counters {
+    /// What a look for originals came to; the first has nothing.
+    pub fn add_originals(&self, found: &BTreeMap<State, u64>, unanswered: u64) {
+        let mut originals = self.originals.lock().unwrap_or_else(|e| e.into_inner());
+        let counts = originals.get_or_insert_default();
+        found.iter().for_each(|(state, n)| *counts.states.entry(*state).or_default() += n);
+        counts.unanswered = unanswered;
+    }
+
+    pub fn originals(&self) -> Option<OriginalCounts> {
+        self.originals.lock().unwrap_or_else(|e| e.into_inner()).clone()
+    }
+
     /// A topic's own, for as long as a partition of it is worked on.
     pub fn topic(&self, topic: &str) -> Arc<TopicCounters> {
         let mut topics = lock(&self.topics);

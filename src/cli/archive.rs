@@ -315,7 +315,9 @@ pub async fn run(args: Args, config: &Config) -> Result<u8> {
     let store = Arc::new(Measured::new(args.store.open(true).await?, requests));
     let stage = signals::shutdown(args.grace)?;
     let originals = match brokers {
-        Some(brokers) => Some(follow(&args, &mut options, brokers, store.clone(), config, stage.clone())?),
+        Some(brokers) => {
+            Some(follow(&args, &mut options, brokers, (store.clone(), counters.clone()), config, stage.clone())?)
+        }
         None => None,
     };
     let filter = Filter::new(FilterDoc { topic: args.topic.clone(), ..FilterDoc::default() })?;
@@ -340,7 +342,7 @@ fn follow(
     args: &Args,
     options: &mut Options,
     brokers: Brokers,
-    store: Arc<dyn Store>,
+    (store, counters): (Arc<dyn Store>, Arc<Counters>),
     config: &Config,
     stage: StageReceiver,
 ) -> Result<tokio::task::JoinHandle<()>> {
@@ -348,7 +350,8 @@ fn follow(
     let (told, committed) = tokio::sync::broadcast::channel(COMMITTED);
     options.committed = Some(told);
     let (dialects, timeout) = (config.dialects()?, args.refetch_timeout);
-    let follow = Follow { store, brokers, dialects: Arc::new(dialects), filter, memory: ORIGINALS, timeout, stage };
+    let dialects = Arc::new(dialects);
+    let follow = Follow { store, brokers, dialects, filter, memory: ORIGINALS, timeout, counters, stage };
     Ok(tokio::spawn(follow.run(committed)))
 }
 

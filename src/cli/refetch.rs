@@ -13,6 +13,7 @@ use crate::format::refetched::State;
 use crate::refetch::{self, Brokers, Counters, Options, Outcome};
 use crate::stage::Stage;
 use serde_json::json;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -118,8 +119,9 @@ fn print(outcome: &Outcome, took: Duration, output: Output) -> Result<()> {
     if output != Output::Table {
         let document = json!({
             "looked_for": outcome.looked_for,
-            "states": states.iter().map(|(state, n)| (state.as_str(), *n)).collect::<std::collections::BTreeMap<_, _>>(),
+            "states": states.iter().map(|(state, n)| (state.as_str(), *n)).collect::<BTreeMap<_, _>>(),
             "found": w.found,
+            "still": outcome.still.iter().map(|(state, n)| (state.as_str(), *n)).collect::<BTreeMap<_, _>>(),
             "without_origin": outcome.without_origin,
             "unanswered": outcome.unanswered.iter().map(|u| json!({
                 "topic": u.topic, "records": u.records, "error": u.error.message()
@@ -143,6 +145,9 @@ fn print(outcome: &Outcome, took: Duration, output: Output) -> Result<()> {
     ))?;
     for (state, n) in states.iter().skip(1).filter(|(_, n)| *n > 0) {
         out.line(&format!("  {n} {}: {}", state.as_str(), state.text()))?;
+    }
+    for (state, n) in &outcome.still {
+        out.line(&format!("  {n} {} as before: {}", state.as_str(), state.text()))?;
     }
     if outcome.without_origin > 0 {
         out.line(&format!("  {} do not tell where they came from", text::count(outcome.without_origin, "record")))?;

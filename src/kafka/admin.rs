@@ -6,6 +6,8 @@ use super::consumer::{Context, Polled};
 use super::{Connection, Consumer, error, refusal};
 use crate::error::{Error, Result, did_you_mean};
 use crate::record::TopicPartition;
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use rdkafka::config::ClientConfig;
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::error::RDKafkaErrorCode as Code;
@@ -458,13 +460,30 @@ unsafe fn topic_id_of(description: *const sys::rd_kafka_TopicDescription_t) -> R
             }
         }
         let id = sys::rd_kafka_TopicDescription_topic_id(description);
-        let zero = id.is_null()
-            || (sys::rd_kafka_Uuid_most_significant_bits(id) == 0
-                && sys::rd_kafka_Uuid_least_significant_bits(id) == 0);
-        if zero {
+        if id.is_null() {
             return Ok(None);
         }
-        let text = sys::rd_kafka_Uuid_base64str(id);
-        Ok((!text.is_null()).then(|| CStr::from_ptr(text).to_string_lossy().into_owned()))
+        let halves = (sys::rd_kafka_Uuid_most_significant_bits(id), sys::rd_kafka_Uuid_least_significant_bits(id));
+        Ok((halves != (0, 0)).then(|| uuid_text(halves.0, halves.1)))
+    }
+}
+
+/// As Kafka prints a topic's id (`org.apache.kafka.common.Uuid`), in its tools and in share groups' dead letters: base64
+/// for URLs, without padding. librdkafka's own text is the other base64.
+fn uuid_text(most: i64, least: i64) -> String {
+    URL_SAFE_NO_PAD.encode([most.to_be_bytes(), least.to_be_bytes()].concat())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Half of all topics have an id with one of the two characters that the two kinds of base64 write otherwise: their
+    /// originals were told as of a topic that does not exist.
+    #[test]
+    fn ids_are_written_as_kafka_prints_them() {
+        assert_eq!(uuid_text(0, 1), "AAAAAAAAAAAAAAAAAAAAAQ");
+        assert_eq!(uuid_text(-1, -1), "_____________________w");
+        assert_eq!(uuid_text(i64::from_be_bytes([0xfb, 0xef, 0xbe, 0, 0, 0, 0, 0]), 0), "----AAAAAAAAAAAAAAAAAA");
     }
 }

@@ -80,6 +80,20 @@ fn counters_and_board_become_series() {
 }
 
 #[test]
+fn originals_are_counted_by_what_became_of_them() {
+    let counters = Arc::new(Counters::default());
+    let of = |counters| lines(&monitor(counters), OPEN).into_iter().filter(|l| l.contains("original")).count();
+    assert_eq!(of(&counters), 0, "without --refetch");
+    let gone = |n| BTreeMap::from([(refetched::State::Gone, n)]);
+    counters.add_originals(&gone(2), 5);
+    counters.add_originals(&gone(1), 4);
+    let open = lines(&monitor(&counters), OPEN);
+    has(&open, "dlq_archiver_originals_total{state=\"gone\"} 3");
+    has(&open, "dlq_archiver_originals_total{state=\"refetched\"} 0");
+    has(&open, "dlq_archiver_originals_unanswered 4");
+}
+
+#[test]
 fn a_partition_that_has_nothing_waiting_has_no_deadline() {
     let counters = Arc::new(Counters::default());
     let tp = &TopicPartition::new("t", 0);

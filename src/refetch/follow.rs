@@ -5,6 +5,7 @@
 //! from the ledger, by its next look or by the command.
 
 use super::{Brokers, Counters, Options, Outcome, may_lack, refetch, run};
+use crate::archive::counters::Counters as Archived;
 use crate::catalog::{Catalog, Selected};
 use crate::dialect::Dialects;
 use crate::error::Result;
@@ -13,6 +14,7 @@ use crate::host;
 use crate::ledger::Manifest;
 use crate::stage::{Stage, StageReceiver};
 use crate::store::Store;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::broadcast::Receiver;
@@ -33,12 +35,15 @@ pub struct Follow {
     pub memory: usize,
     /// How long one look may take; what is left then is left to a later one.
     pub timeout: Duration,
+    /// Where it is counted.
+    pub counters: Arc<Archived>,
     pub stage: StageReceiver,
 }
 
 impl Follow {
     /// Until nobody tells of cuts any more, or the shutdown begins.
     pub async fn run(self, mut committed: Receiver<Arc<Manifest>>) {
+        self.counters.add_originals(&BTreeMap::new(), 0);
         // An archive has none before its first cut.
         let mut all_at = Some(host::now());
         loop {
@@ -69,7 +74,7 @@ impl Follow {
             } else {
                 self.cuts(&cuts).await
             };
-            if tell(looked) {
+            if self.tell(looked) {
                 all_at = Some(host::now() + PAUSE);
             }
             if closed {
@@ -111,31 +116,32 @@ impl Follow {
         let catalog = Catalog::open(self.store.clone()).await?;
         refetch(&self.options(), &catalog, &self.brokers, selected, &Counters::default(), &self.stage).await
     }
-}
 
-/// Tells what came of a look; whether something is left to be looked for.
-fn tell(looked: Result<Outcome>) -> bool {
-    let outcome = match looked {
-        Ok(outcome) => outcome,
-        Err(e) => {
-            tracing::warn!(
-                "originals were not read again: {e}. They are looked for later, and by `dlq-archiver refetch`"
-            );
-            return true;
+    /// Tells what came of a look; whether something is left to be looked for.
+    fn tell(&self, looked: Result<Outcome>) -> bool {
+        let outcome = match looked {
+            Ok(outcome) => outcome,
+            Err(e) => {
+                tracing::warn!(
+                    "originals were not read again: {e}. They are looked for later, and by `dlq-archiver refetch`"
+                );
+                return true;
+            }
+        };
+        self.counters.add_originals(&outcome.written.states, outcome.unanswered.iter().map(|u| u.records).sum());
+        if outcome.looked_for > 0 {
+            let states: Vec<String> =
+                outcome.written.states.iter().map(|(state, n)| format!("{n} {}", state.as_str())).collect();
+            tracing::info!(looked_for = outcome.looked_for, "originals of dead letters: {}", states.join(", "));
         }
-    };
-    if outcome.looked_for > 0 {
-        let states: Vec<String> =
-            outcome.written.states.iter().map(|(state, n)| format!("{n} {}", state.as_str())).collect();
-        tracing::info!(looked_for = outcome.looked_for, "originals of dead letters: {}", states.join(", "));
+        for u in &outcome.unanswered {
+            tracing::warn!(
+                topic = u.topic,
+                "{} originals got no answer: {}. They are looked for later, and by `dlq-archiver refetch`",
+                u.records,
+                u.error
+            );
+        }
+        outcome.stopped || !outcome.unanswered.is_empty()
     }
-    for u in &outcome.unanswered {
-        tracing::warn!(
-            topic = u.topic,
-            "{} originals got no answer: {}. They are looked for later, and by `dlq-archiver refetch`",
-            u.records,
-            u.error
-        );
-    }
-    outcome.stopped || !outcome.unanswered.is_empty()
 }

@@ -26,15 +26,16 @@ use crate::catalog::{Catalog, Cut, Reading, Selected};
 use crate::dialect::Dialects;
 use crate::error::Result;
 use crate::filter::{Filter, is_exact};
+use crate::format::refetched::State;
 use crate::host;
 use crate::ledger::{DataObject, Manifest};
 use crate::stage::{Stage, StageReceiver};
 use crate::store::Created;
-use chunk::{Chunk, Letter, Step};
+use chunk::{Answers, Chunk, Letter, Step};
 use documents::Known;
 use index::Index;
 use judge::Sightings;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -87,6 +88,8 @@ pub struct Outcome {
     /// Dead letters that lack something of their original, and had no row before.
     pub looked_for: u64,
     pub written: Written,
+    /// With [`Options::again`]: not there before, and not there now. Nothing is written of them.
+    pub still: BTreeMap<State, u64>,
     /// They do not tell where they came from.
     pub without_origin: u64,
     pub unanswered: Vec<Unanswered>,
@@ -253,6 +256,15 @@ impl Run<'_> {
         Ok(known)
     }
 
+    fn note_still(&mut self, chunk: &Chunk, answers: &Answers) {
+        for a in answers.all.iter().filter(|a| a.state != State::Refetched) {
+            let (cut, known) = (chunk.cuts.get(a.letter.cut), self.known.get(a.letter.cut));
+            if cut.zip(known).is_some_and(|(cut, known)| known.of(cut.offset(a.letter.record)) == Some(false)) {
+                *self.outcome.still.entry(a.state).or_default() += 1;
+            }
+        }
+    }
+
     /// Looks for the originals of what has come together, and writes them. The last cut stays: it may have more.
     async fn look(&mut self) -> Result<ControlFlow<()>> {
         let letters = std::mem::take(&mut self.letters);
@@ -269,6 +281,7 @@ impl Run<'_> {
             };
             let (records, bytes) = (answers.all.len() as u64, answers.batch.memory() as u64);
             self.seen = (self.seen.0 + records, self.seen.1 + bytes);
+            self.note_still(&chunk, &answers);
             self.outcome.written.add(&writer.write(&chunk.cuts, &mut self.known, answers).await?);
             self.counters.answered.fetch_add(records, Relaxed);
             self.outcome.stopped |= self.stage.get() > Stage::Running || self.options.is_over();

@@ -12,6 +12,7 @@ use crate::ledger::sha256_hex;
 use crate::record::{RawBatch, RecordId};
 use crate::store::Store;
 use bytes::Bytes;
+use roaring::RoaringTreemap;
 use std::collections::{HashMap, VecDeque};
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -21,6 +22,8 @@ const BUDGET: usize = 256 << 20;
 
 pub struct Originals {
     store: Arc<dyn Store>,
+    /// Dead letters whose originals were looked for and not found.
+    missing: RoaringTreemap,
     sidecars: Vec<Sidecar>,
     /// By number of the sidecar; the one that was asked for last is at the end.
     loaded: VecDeque<(usize, Loaded)>,
@@ -35,8 +38,17 @@ struct Loaded {
 
 impl Originals {
     pub fn new(store: Arc<dyn Store>, known: Known) -> Self {
+        let union = |of: fn(&Sidecar) -> &RoaringTreemap| {
+            known.sidecars.iter().fold(RoaringTreemap::new(), |all, s| all | of(s))
+        };
+        let missing = union(|s| &s.offsets) - union(|s| &s.refetched);
         let sidecars = known.sidecars.into_iter().filter(|s| !s.refetched.is_empty()).collect();
-        Self { store, sidecars, loaded: VecDeque::new() }
+        Self { store, missing, sidecars, loaded: VecDeque::new() }
+    }
+
+    /// Offsets of dead letters whose originals were looked for, and were not there.
+    pub fn missing(&self) -> &RoaringTreemap {
+        &self.missing
     }
 
     /// The files that have originals.

@@ -48,6 +48,9 @@ pub struct Counts {
     pub skipped: BTreeMap<Skip, Skipped>,
     /// Of those to restore: their original headers and timestamp were not copied into the dead letter.
     pub bare: u64,
+    /// Of `bare`, and of those that are skipped because nothing of the original was copied: the original was looked for in
+    /// its topic, and was not there.
+    pub looked_for: u64,
     /// Of those to restore: sent as their original, which was read again.
     pub refetched: u64,
     /// Of those to restore: null values.
@@ -68,7 +71,14 @@ impl Counts {
         Self { not_found: asked.cloned().unwrap_or_default(), ..Self::default() }
     }
 
-    pub fn add(&mut self, record: &ArchivedRecord<'_>, original: Option<&Original<'_>>, verdict: &Verdict) {
+    /// `missing`: the record's original was looked for, and was not there.
+    pub fn add(
+        &mut self,
+        record: &ArchivedRecord<'_>,
+        original: Option<&Original<'_>>,
+        missing: bool,
+        verdict: &Verdict,
+    ) {
         self.selected += 1;
         self.not_found.remove(&record.id);
         match verdict {
@@ -78,6 +88,7 @@ impl Counts {
                 self.refetched += u64::from(original.is_some());
                 let bare = original.is_none() && record.decoded.payload_state == PayloadState::CopiedBare;
                 self.bare += u64::from(bare);
+                self.looked_for += u64::from(bare && missing);
                 self.tombstones += u64::from(raw.value.is_none());
                 self.count_failure(&record.decoded.failure_key);
                 if !self.targets.contains(&place.topic) {
@@ -94,6 +105,7 @@ impl Counts {
                 *self.groups.entry(group).or_default() += 1;
             }
             Verdict::Skip(skip) => {
+                self.looked_for += u64::from(missing && skip.why == Why::NotCopied);
                 let key = match self.skipped.len() {
                     0..MAX_GROUPS => skip.clone(),
                     _ => Skip { target: None, restore_id: None, ..*skip },

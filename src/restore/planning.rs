@@ -109,9 +109,11 @@ impl Restore {
                 verdicts.clear();
                 each(&cut, &mut originals, |i, original| verdicts.push(decide(&limits, i, original))).await?;
             }
+            let missing = originals.missing().clone();
             each(&cut, &mut originals, |i, original| {
                 if let Some(verdict) = verdicts.get(i) {
-                    counts.add(&cut.get(i), original, verdict);
+                    let missing = missing.contains(cut.offset(i).cast_unsigned());
+                    counts.add(&cut.get(i), original, missing, verdict);
                 }
             })
             .await?;

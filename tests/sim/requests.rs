@@ -250,7 +250,9 @@ fn a_start_costs_a_handful_of_requests() {
         starts.push((store, cluster));
     }
     assert!(counting.keys(".intent.") > 1000);
-    assert_eq!(starts[0], starts[1]);
-    let [store, cluster] = [&starts[0].0, &starts[0].1].map(|counts| counts.values().sum::<u64>());
-    assert!(store <= 11 && cluster <= 9, "{starts:?}");
+    let sums = |counts: &Counts| counts.values().sum::<u64>();
+    let (store, cluster): (Vec<_>, Vec<_>) = starts.iter().map(|(store, cluster)| (sums(store), sums(cluster))).unzip();
+    // One GET more where the newest cut has no record, as its offsets were markers.
+    assert!(store[0].abs_diff(store[1]) <= 1 && cluster[0] == cluster[1], "{starts:?}");
+    assert!(store.iter().all(|n| *n <= 12) && cluster[0] <= 9, "{starts:?}");
 }

@@ -94,6 +94,13 @@ pub fn draft(draft: &Draft, nothing: Option<&Nothing>, output: Output) -> Result
             counts.bare
         ))?;
     }
+    if counts.looked_for > 0 {
+        out.line(&format!(
+            "originals of {} were looked for before, and were not there: `show ID` says why, and `dlq-archiver refetch --again` \
+             looks again",
+            text::count(counts.looked_for, "record")
+        ))?;
+    }
     if counts.tombstones > 0 {
         out.line(&match counts.tombstones {
             1 => "1 of them is a tombstone: its value is null".to_owned(),
@@ -176,6 +183,7 @@ fn draft_json(draft: &Draft, nothing: Option<&Nothing>) -> Result<()> {
         "skipped": skipped.collect::<Vec<_>>(),
         "refetched": counts.refetched,
         "without_original_headers": counts.bare,
+        "originals_not_found": counts.looked_for,
         "tombstones": counts.tombstones,
         "repeats": {"records": counts.repeats.records, "failures": counts.repeats.failures},
         "retention_unknown": counts.untold,

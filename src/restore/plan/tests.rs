@@ -191,8 +191,8 @@ fn repeats_of_one_failure_are_counted() {
     for key in [1, 1, 1, 2, 3, 3] {
         let mut record = archived(&batch, 0, PayloadState::Present);
         record.decoded.failure_key = [key; 16];
-        counts.add(&record, None, &sent_to("orders", None));
-        counts.add(&record, None, &skipped(Why::UnknownOrigin, None));
+        counts.add(&record, None, false, &sent_to("orders", None));
+        counts.add(&record, None, false, &skipped(Why::UnknownOrigin, None));
     }
     assert_eq!(counts.repeats, Repeats { records: 5, failures: 2 });
 }
@@ -202,7 +202,7 @@ fn ids_that_are_not_there_are_told() {
     let id = |offset| RecordId { topic: "failures".into(), generation: 1, partition: 0, offset };
     let mut counts = Counts::new(Some(&BTreeSet::from([id(0), id(9)])));
     let batch = one(&CONNECT);
-    counts.add(&archived(&batch, 0, PayloadState::Present), None, &sent_to("orders", None));
+    counts.add(&archived(&batch, 0, PayloadState::Present), None, false, &sent_to("orders", None));
     assert_eq!(counts.not_found, BTreeSet::from([id(9)]));
     assert!(counts.has_failures());
 }
@@ -232,7 +232,7 @@ fn a_headers_only_record_is_restored_as_its_original_where_that_was_read_again()
     );
     assert_eq!(rules.decide(&letter, Some(&original(2)), past()), sent_to("orders", Some(1)));
     let mut counts = Counts::default();
-    counts.add(&letter, Some(&original(1)), &sent_to("narrow", Some(0)));
+    counts.add(&letter, Some(&original(1)), false, &sent_to("narrow", Some(0)));
     assert_eq!((counts.refetched, counts.bare, counts.tombstones), (1, 0, 0));
     // What the target takes is asked of the original.
     world.windows = BTreeMap::from([("narrow".into(), Window { keeps_from_ms: NOW - 4, takes_from_ms: 0 })]);
