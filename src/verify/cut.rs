@@ -4,7 +4,7 @@ use super::chain::{Intent as Named, Link, Said, Stored};
 use super::damage::{Damage, What};
 use super::documents::{self, Gaps, Owner, Place, Rows};
 use super::kafka::Expected;
-use super::{MEMORY, Run, blocking, object, orphans};
+use super::{MEMORY, Run, blocking, dispositions, object, orphans};
 use crate::error::{Error, Result};
 use crate::layout;
 use crate::ledger::{DataObject, GapKind, Intent, Manifest, sha256_hex};
@@ -67,6 +67,11 @@ pub(super) async fn verify(
             .map(|i| look_at(&run, manifest.clone(), i, gaps.clone(), rows.clone()).boxed())
             .collect();
         stream::iter(work).buffer_unordered(OBJECTS_AT_A_TIME).try_collect::<()>().await?;
+    }
+    if let (Some(to), Some(genesis)) = (to, &place.genesis) {
+        let at = (genesis.topic.clone(), genesis.generation, genesis.partition);
+        let rows = rows.as_ref().map(|rows| rows.as_slice());
+        dispositions::seen(&mut run.found().pending, &at, (from, to), rows);
     }
     let expected = to.filter(|_| run.kafka.is_some()).map(|to| Expected { from, to, gaps, rows });
     Ok(Done { link, named, expected })

@@ -7,6 +7,7 @@ mod chain;
 mod comparing;
 mod cut;
 mod damage;
+mod dispositions;
 mod documents;
 mod kafka;
 mod ledgers;
@@ -151,6 +152,8 @@ struct Found {
     behind: BTreeMap<TopicPartition, u64>,
     /// Hashes of the keys that ledgers name.
     named: Vec<u128>,
+    /// Offsets of dispositions that are not found yet.
+    pending: dispositions::Pending,
 }
 
 /// What all of a run's tasks share.
@@ -203,12 +206,15 @@ pub async fn run(options: Options, store: Arc<dyn Store>, counters: Arc<Counters
     let topics: BTreeSet<String> = ledgers.iter().map(|l| l.topic_folder.clone()).collect();
     let known = ledgers.iter().map(|l| TopicPartition::new(&l.topic, l.partition)).collect();
     run.compare_partitions(&ledgers);
+    // Before the ledgers: a disposition is written after the cuts of its records.
+    dispositions::verify(&run).await?;
     let walks = ledgers.into_iter().map(|ledger| tokio::spawn(run.clone().walk(ledger)));
     let mut walks = stream::iter(walks).buffered(PARTITIONS_AT_A_TIME);
     while let Some(walked) = walks.next().await {
         joined(walked)?;
     }
     run.compare_generations();
+    dispositions::finish(&run, |topic, partition| run.options.filter.may_match_partition(topic, partition));
     run.tell_unarchived(&known).await?;
     let mut named = std::mem::take(&mut run.found().named);
     named.sort_unstable();
