@@ -130,14 +130,16 @@ pub async fn run(args: Args) -> Result<u8> {
     let selected = disposition::select(&catalog, may_match, &filter, &past, |bytes| progress.cut(bytes)).await?;
     drop(progress);
     let change = selected.records.change(args.action(), &past.discards);
-    let mut told = Told { args: &args, selected: &selected, change, written: None, unfinished: Vec::new(), nothing: None };
+    let mut told =
+        Told { args: &args, selected: &selected, change, written: None, unfinished: Vec::new(), nothing: None };
     if selected.records.records == 0 {
         told.nothing = Some(nothing::why(&catalog, &filter).await?);
     }
     if told.change.records > 0 {
         if !args.dry_run {
             told.confirm().await?;
-            told.written = disposition::write(&catalog, past.discards, &selected.records, &args.request(filter.clone())).await?;
+            told.written =
+                disposition::write(&catalog, past.discards, &selected.records, &args.request(filter.clone())).await?;
         }
         if args.action() == Action::Discard {
             // After it is written: a restore that begins from now on sees it.
@@ -243,7 +245,10 @@ impl Told<'_> {
             let mut table = Table::new(columns.into_iter().chain([Column::number("RECORDS")]).collect());
             let cell = |text: &str| text::clean(text).into_owned();
             for (topic, pipeline, class, records) in groups {
-                table.row(vec![cell(topic), cell(pipeline), cell(class.unwrap_or("-")), records.to_string()], &mut out)?;
+                table.row(
+                    vec![cell(topic), cell(pipeline), cell(class.unwrap_or("-")), records.to_string()],
+                    &mut out,
+                )?;
             }
             table.finish(&mut out)?;
         }
@@ -252,7 +257,10 @@ impl Told<'_> {
             out.line(&format!("{} of the selected {already}", self.unchanged()))?;
         }
         if records > 0 && !self.args.undo && self.change.restored > 0 {
-            out.line(&format!("{} of them were restored before: --include-restored would send them again", self.change.restored))?;
+            out.line(&format!(
+                "{} of them were restored before: --include-restored would send them again",
+                self.change.restored
+            ))?;
         }
         for line in self.warnings() {
             out.line(&text::clean(&line))?;

@@ -121,7 +121,8 @@ fn tell_missing(filter: &Filter, found: &BTreeSet<RecordId>, narrowed: bool) {
         return;
     }
     let alone = FilterDoc { record_id: filter.doc().record_id.clone(), ..FilterDoc::default() };
-    let what = if *filter.doc() == alone && !narrowed { "not in the archive" } else { "not in the archive, or not matched" };
+    let what =
+        if *filter.doc() == alone && !narrowed { "not in the archive" } else { "not in the archive, or not matched" };
     let ids = few(missing.iter().copied(), 20);
     super::output::tell(&format!("{} of {} record ids {what}: {}", missing.len(), asked.len(), text::clean(&ids)));
 }

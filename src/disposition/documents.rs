@@ -147,7 +147,13 @@ impl Stored {
         for p in &doc.partitions {
             let of = decode_offsets(&p.offsets)?;
             if of.len() != p.records || of.max().is_some_and(|last| i64::try_from(last).is_err()) {
-                return Err(Error::corrupt(format!("{} offsets of {}/{}, not {}", of.len(), p.topic, p.partition, p.records)));
+                return Err(Error::corrupt(format!(
+                    "{} offsets of {}/{}, not {}",
+                    of.len(),
+                    p.topic,
+                    p.partition,
+                    p.records
+                )));
             }
             if offsets.insert((p.topic.clone(), p.generation, p.partition), of).is_some() {
                 return Err(Error::corrupt(format!("{}/{} is in it twice", p.topic, p.partition)));
@@ -171,4 +177,79 @@ fn damaged(key: &str, what: &str) -> Error {
         "{key} is damaged: {what}. Restore it from an older version or a copy of the bucket: what was discarded is not known \
          until then"
     ))
+}
+
+/// A disposition of one partition, `failures/0`.
+#[cfg(test)]
+pub fn sample(before: &End, action: Action, at: &str, offsets: &[u64]) -> (DispositionDoc, Stored) {
+    let offsets: RoaringTreemap = offsets.iter().copied().collect();
+    let records = offsets.len();
+    let count = CountDoc { topic: "failures".into(), pipeline: "p".into(), error_class: None, records };
+    let doc = DispositionDoc {
+        version: crate::ledger::LEDGER_VERSION,
+        archive_id: "a".into(),
+        number: before.number + 1,
+        previous_sha256: before.sha256.clone(),
+        action,
+        at: at.into(),
+        by: None,
+        user: "u".into(),
+        host: "h".into(),
+        process: String::new(),
+        program_version: String::new(),
+        reason: format!("reason {}", before.number + 1),
+        filter: FilterDoc::default(),
+        selected: records,
+        records,
+        counts: vec![count],
+        partitions: partition_docs(&[(("failures".into(), 1, 0), offsets)].into()).unwrap(),
+    };
+    let end = End::behind(doc.number, &crate::ledger::to_bytes(&doc).unwrap());
+    (doc.clone(), Stored::of(doc, end).unwrap())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ledger::to_bytes;
+
+    const AT: &str = "2026-12-01T00:00:00.000000Z";
+
+    #[test]
+    fn a_disposition_is_refused_where_it_does_not_belong_or_does_not_add_up() {
+        let (first, stored) = sample(&End::default(), Action::Discard, AT, &[1, 2, 1 << 40]);
+        let (second, _) = sample(&stored.end, Action::Undo, AT, &[2]);
+        let read = |doc: &DispositionDoc, key: &str, before: &End, id: &str| {
+            Stored::read(key, &to_bytes(doc).unwrap(), before, id)
+        };
+        let (one, two) = (layout::disposition_key(1), layout::disposition_key(2));
+        assert_eq!(read(&first, &one, &End::default(), "a").unwrap().offsets, stored.offsets);
+        assert_eq!(read(&second, &two, &stored.end, "a").unwrap().at_us, 1_796_083_200_000_000);
+        let changed = |change: &dyn Fn(&mut DispositionDoc)| {
+            let mut doc = second.clone();
+            change(&mut doc);
+            doc
+        };
+        let double = |d: &mut DispositionDoc| d.partitions.push(d.partitions[0].clone());
+        let negative = encode_offsets(&[u64::MAX].into_iter().collect()).unwrap();
+        for (what, doc, key, before, id) in [
+            ("another archive", second.clone(), &two, &stored.end, "b"),
+            ("another number", second.clone(), &one, &stored.end, "a"),
+            ("not the next", second.clone(), &two, &End::default(), "a"),
+            ("another hash", second.clone(), &two, &End { number: 1, sha256: Some("0".into()) }, "a"),
+            ("a version to come", changed(&|d| d.version = 2), &two, &stored.end, "a"),
+            ("no time", changed(&|d| d.at = "noon".into()), &two, &stored.end, "a"),
+            ("fewer than selected", changed(&|d| d.selected = 0), &two, &stored.end, "a"),
+            ("counts", changed(&|d| d.counts[0].records = 9), &two, &stored.end, "a"),
+            ("records", changed(&|d| d.records = 0), &two, &stored.end, "a"),
+            ("offsets", changed(&|d| d.partitions[0].records = 9), &two, &stored.end, "a"),
+            ("no bitmap", changed(&|d| d.partitions[0].offsets = "!".into()), &two, &stored.end, "a"),
+            ("no offset", changed(&|d| d.partitions[0].offsets = negative.clone()), &two, &stored.end, "a"),
+            ("a partition twice", changed(&double), &two, &stored.end, "a"),
+        ] {
+            let error = read(&doc, key, before, id).expect_err(what);
+            assert_eq!(error.kind(), crate::Kind::Corrupt, "{what}");
+        }
+        assert!(Stored::read(&two, b"{", &stored.end, "a").is_err());
+    }
 }

@@ -140,7 +140,8 @@ pub async fn write(
             return Ok(None);
         }
         let before = standing.end().clone();
-        let number = before.number.checked_add(1).ok_or_else(|| Error::failed("no number is left for a disposition"))?;
+        let number =
+            before.number.checked_add(1).ok_or_else(|| Error::failed("no number is left for a disposition"))?;
         let counts = change.groups.into_iter().map(|(group, records)| CountDoc {
             topic: group.topic,
             pipeline: group.pipeline,
@@ -184,7 +185,12 @@ pub async fn write(
 ///
 /// # Errors
 /// [`crate::Kind::Corrupt`] if a plan is damaged.
-pub async fn may_send(catalog: &Catalog, open: &[String], selected: &Selected, filter: &Filter) -> Result<Vec<PlanDoc>> {
+pub async fn may_send(
+    catalog: &Catalog,
+    open: &[String],
+    selected: &Selected,
+    filter: &Filter,
+) -> Result<Vec<PlanDoc>> {
     let mut plans = Vec::new();
     for id in open {
         let Some(plan) = Folder::new(&**catalog.store(), id).plan().await? else { continue };

@@ -60,6 +60,12 @@ pub(super) async fn verify(
         (None, Named::To(to)) => Some(to),
         _ => None,
     };
+    let named_by = manifest.as_ref().map(|m| (m.topic.clone(), m.generation, m.partition));
+    let genesis = || place.genesis.as_ref().map(|g| (g.topic.clone(), g.generation, g.partition));
+    if let Some(at) = named_by.or_else(genesis) {
+        let rows = rows.as_ref().map(|rows| rows.as_slice());
+        dispositions::seen(&mut run.found().pending, &at, (from, to.unwrap_or(i64::MAX)), rows);
+    }
     if let Some(manifest) = manifest {
         count_gaps(&run, &manifest);
         let manifest = Arc::new(manifest);
@@ -67,11 +73,6 @@ pub(super) async fn verify(
             .map(|i| look_at(&run, manifest.clone(), i, gaps.clone(), rows.clone()).boxed())
             .collect();
         stream::iter(work).buffer_unordered(OBJECTS_AT_A_TIME).try_collect::<()>().await?;
-    }
-    if let (Some(to), Some(genesis)) = (to, &place.genesis) {
-        let at = (genesis.topic.clone(), genesis.generation, genesis.partition);
-        let rows = rows.as_ref().map(|rows| rows.as_slice());
-        dispositions::seen(&mut run.found().pending, &at, (from, to), rows);
     }
     let expected = to.filter(|_| run.kafka.is_some()).map(|to| Expected { from, to, gaps, rows });
     Ok(Done { link, named, expected })

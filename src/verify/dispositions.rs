@@ -58,7 +58,8 @@ fn read(run: &Run, key: &str, number: u32, before: Option<&End>, bytes: &[u8]) -
         return bad(What::DispositionDamaged, format!("number {number}"), format!("number {}", doc.number));
     }
     if let Some(id) = run.archive_id.as_deref().filter(|id| *id != doc.archive_id) {
-        let (expected, found) = (format!("a disposition of archive {id}"), format!("one of archive {}", doc.archive_id));
+        let (expected, found) =
+            (format!("a disposition of archive {id}"), format!("one of archive {}", doc.archive_id));
         return bad(What::DispositionDamaged, expected, found);
     }
     if let Some(before) = before.filter(|before| before.sha256 != doc.previous_sha256) {

@@ -200,14 +200,14 @@ pub async fn run(options: Options, store: Arc<dyn Store>, counters: Arc<Counters
         cuts: Semaphore::new(CUTS),
         memory: Semaphore::new(MEMORY as usize),
     });
+    // Before the ledgers: a disposition is written after the cuts of its records.
+    dispositions::verify(&run).await?;
     let ledgers = ledgers::find(&*run.store, &run.options.filter).await?;
     run.check_topics(&ledgers).await?;
     run.counters.all_cuts.store(ledgers.iter().map(Ledger::cuts).sum(), Relaxed);
     let topics: BTreeSet<String> = ledgers.iter().map(|l| l.topic_folder.clone()).collect();
     let known = ledgers.iter().map(|l| TopicPartition::new(&l.topic, l.partition)).collect();
     run.compare_partitions(&ledgers);
-    // Before the ledgers: a disposition is written after the cuts of its records.
-    dispositions::verify(&run).await?;
     let walks = ledgers.into_iter().map(|ledger| tokio::spawn(run.clone().walk(ledger)));
     let mut walks = stream::iter(walks).buffered(PARTITIONS_AT_A_TIME);
     while let Some(walked) = walks.next().await {
