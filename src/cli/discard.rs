@@ -35,7 +35,7 @@ use std::time::Duration;
 )]
 pub struct Args {
     /// Why. It is kept, and shown; needed but for --dry-run
-    #[arg(long, value_name = "TEXT", required_unless_present = "dry_run")]
+    #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
 
     /// Who decided; kept beside the user and host that are seen
@@ -89,6 +89,11 @@ impl Args {
             if given.as_ref().is_some_and(|text| text.trim().is_empty()) {
                 return Err(Error::config(format!("{flag} is empty: it is kept for those who ask later")));
             }
+        }
+        if self.reason.is_none() && !self.dry_run {
+            return Err(Error::config(
+                "--reason TEXT is needed: it is kept for those who ask later why these are not restored",
+            ));
         }
         match (self.all, filter.is_all()) {
             (false, true) => Err(Error::config(
