@@ -157,4 +157,8 @@ async fn a_disposition_that_is_gone_stops_those_who_ask_for_it() {
         let run = archive.run(args);
         assert!(run.fails(1).contains("dispositions/0000000001.json is missing though "), "{run:?}");
     }
+    for command in ["list", "summary"] {
+        let run = archive.run(&[command]);
+        assert!(run.code == 0 && run.err.contains("dispositions/0000000001.json is missing though "), "{run:?}");
+    }
 }

@@ -8,7 +8,7 @@ use dlq_archiver::record::{RawBatch, TopicPartition};
 use std::ops::ControlFlow;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
-use support::{Run, TestArchive};
+use support::{Rec, Run, TestArchive, batch};
 
 fn restore(archive: &TestArchive, broker: &MockBroker, args: &[&str]) -> Run {
     let brokers = broker.brokers();
@@ -115,40 +115,34 @@ async fn what_is_discarded_is_skipped_listed_and_sent_when_that_is_asked_for_or_
 /// A plan from before the discard, and a run from behind it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_restore_that_is_resumed_skips_what_was_discarded_since_its_plan() {
-    let archive = TestArchive::of_fixtures(Format::Parquet).await;
-    let args = ["--topic", "default-dlt", "--partition", "7", "--to", "default", "--batch", "1", "-o", "json"];
-    let id = {
-        let broker = MockBroker::start().unwrap();
-        broker.create_topic("default", 1).unwrap();
-        let brokers = broker.brokers();
-        let mut command = support::program();
-        command.args(["restore", "--archive", archive.url(), "--brokers", &brokers]).args(args);
-        let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-        let plan = || {
-            let folders = std::fs::read_dir(archive.path("restores")).into_iter().flatten().flatten();
-            folders.map(|f| f.path()).find(|f| f.join("plan.json").exists())
-        };
-        let until = Instant::now() + Duration::from_secs(60);
-        while plan().is_none() {
-            assert!(Instant::now() < until, "no plan");
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        let _ = child.kill();
-        child.wait().unwrap();
-        plan().unwrap()
-    };
-    let list = archive.run(&["list", "--topic", "default-dlt", "--partition", "7", "-o", "jsonl"]).lines();
-    let last = list.last().unwrap()["record_id"].as_str().unwrap().to_owned();
-    let discard = archive.run(&["discard", "--record-id", &last, "--reason", "INC-1", "-o", "json"]).json();
-    if id.join("done.json").exists() {
-        return; // It was faster than the kill.
-    }
-    assert_eq!(discard["unfinished_restores"][0]["restore_id"], id.file_name().unwrap().to_str().unwrap(), "{discard}");
+    let mut archive = TestArchive::new(Format::Parquet).await;
+    let many: Vec<Rec> = (0..2000).map(|offset| Rec { offset, timestamp_ms: 1, ..Rec::default() }).collect();
+    archive.cut("many-dlt", 0, 0, 2000, batch(&many), Vec::new()).await;
     let broker = MockBroker::start().unwrap();
     broker.create_topic("default", 1).unwrap();
-    // The broker of before is gone, and with it the progress; it has sent nothing that is listed, or plans anew.
-    let done = restore(&archive, &broker, &[&args[..], &["--take-over"]].concat()).json();
+    let brokers = broker.brokers();
+    let args = ["--topic", "many-dlt", "--to", "default", "--yes", "-o", "json"];
+    let mut command = support::program();
+    command.args(["restore", "--archive", archive.url(), "--brokers", &brokers, "--batch", "1"]).args(args);
+    let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let folder = || {
+        let folders = std::fs::read_dir(archive.path("restores")).into_iter().flatten().flatten();
+        folders.map(|f| f.path()).find(|f| f.join("sent").exists())
+    };
+    let until = Instant::now() + Duration::from_secs(60);
+    while folder().is_none() {
+        assert!(Instant::now() < until, "nothing was sent");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let id = folder().unwrap().file_name().unwrap().to_str().unwrap().to_owned();
+    let told = archive.run(&["discard", "--record-id", "many-dlt/0/1999", "--reason", "INC-1", "-o", "json"]).json();
+    assert_eq!(told["unfinished_restores"][0]["restore_id"], id.as_str(), "{told}");
+    let done = restore(&archive, &broker, &args).json();
+    assert_eq!((&done["restore_id"], &done["restored"]), (&id.into(), &1999.into()), "{done}");
     assert_eq!(done["skipped_by_reason"]["discarded"], 1, "{done}");
+    assert_eq!(done["skipped_such_as"][0]["record_id"], "many-dlt/0/1999", "{done}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -6,7 +6,7 @@ use super::filter::HEADING;
 use crate::archive::rfc3339;
 use crate::catalog::{Catalog, Selected};
 use crate::disposition;
-use crate::error::Result;
+use crate::error::{Kind, Result};
 use crate::layout;
 use crate::restore::audit;
 use crate::restore::past::{Disposition, Past};
@@ -48,10 +48,16 @@ impl DispositionArgs {
     }
 }
 
-/// What became of the records of these cuts. `restores`: read what restores did, too.
-pub async fn past(catalog: &Catalog, selected: &[Selected], restores: bool) -> Result<Past> {
-    if !restores {
-        return Ok(Past::of_discards(disposition::load(catalog).await?));
+/// What became of the records of these cuts. `asked`: what restores did is read, too, and damage is an error.
+pub async fn past(catalog: &Catalog, selected: &[Selected], asked: bool) -> Result<Past> {
+    if !asked {
+        return match disposition::load(catalog).await {
+            Err(e) if e.kind() == Kind::Corrupt => {
+                tracing::warn!("{e}");
+                Ok(Past::default())
+            }
+            standing => standing.map(Past::of_discards),
+        };
     }
     let key = |s: &Selected| {
         let m = &s.manifest;
