@@ -260,7 +260,7 @@ impl Scan {
         self.progress.start(&selected);
         let mut cuts = self.catalog.cuts(selected, &self.filter, self.reading());
         // The oldest of those kept is on top.
-        let mut kept: BinaryHeap<Reverse<(i64, RecordId, Rendered, Lack, bool)>> = BinaryHeap::new();
+        let mut kept: BinaryHeap<Reverse<Kept>> = BinaryHeap::new();
         let mut more = false;
         for newest in newest {
             let full = kept.len() >= limit;
@@ -336,6 +336,9 @@ enum Rendered {
     Cells(Vec<String>),
     Json(String),
 }
+
+/// Time, id, what is printed, what is told of it: see [`Told::add`].
+type Kept = (i64, RecordId, Rendered, Lack, bool);
 
 enum Rows {
     Table(Box<Table>, bool),
