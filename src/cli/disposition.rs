@@ -16,8 +16,8 @@ use std::collections::BTreeSet;
 
 #[derive(Debug, Clone, Default, clap::Args)]
 pub struct DispositionArgs {
-    /// What became of the record, by the newest of restores and discards: open, restored, discarded; repeatable. Shows it,
-    /// too. Reads the lists of restores
+    /// What became of the record, by the newest of restores and discards; repeatable. `list` shows it, too. Reads the
+    /// lists of restores
     #[arg(long, value_enum, value_delimiter = ',', help_heading = HEADING)]
     disposition: Vec<DispositionArg>,
 }

@@ -28,7 +28,7 @@ pub enum Field {
     EventSource,
     EventType,
     PayloadState,
-    /// What became of it: open, restored, discarded
+    // What became of it, see `cli::disposition`.
     Disposition,
 }
 
