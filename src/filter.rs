@@ -1,4 +1,4 @@
-//! One selection of records for list, summary and restore. Pure.
+//! One selection of records for list, summary, discard and restore. Pure.
 //!
 //! Owns what a filter may say ([`FilterDoc`], also its form in a restore's plan), whether it makes sense
 //! ([`Filter::new`]), whether a record matches, and what of the ledger cannot match. Reads neither flags nor files.

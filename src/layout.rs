@@ -24,6 +24,8 @@ pub const LEDGER_PREFIX: &str = "ledger/";
 /// Originals that were read again from their source topics, in the same folders as under [`DATA_PREFIX`].
 pub const REFETCHED_PREFIX: &str = "refetched/";
 pub const REFETCHED_LEDGER_PREFIX: &str = "refetched/ledger/";
+/// What people decided about archived records.
+pub const DISPOSITIONS_PREFIX: &str = "dispositions/";
 
 /// The `pipeline` folder of objects that several pipelines share. No pipeline has it: it ends as an escaped name does, and
 /// does not begin as one.
@@ -192,6 +194,18 @@ pub fn refetched_list(name: &str) -> Option<(i64, u32)> {
     let (from, number) = name.strip_suffix(".json")?.split_once('.')?;
     let is_number = number.len() >= 4 && number.bytes().all(|b| b.is_ascii_digit());
     Some((offset(from)?, is_number.then(|| number.parse().ok()).flatten()?))
+}
+
+/// The `number`-th disposition, from 1.
+pub fn disposition_key(number: u32) -> String {
+    format!("{DISPOSITIONS_PREFIX}{number:010}.json")
+}
+
+/// Reads back the number of a [`disposition_key`].
+pub fn disposition_number(key: &str) -> Option<u32> {
+    let digits = key.strip_prefix(DISPOSITIONS_PREFIX)?.strip_suffix(".json")?;
+    let is_name = digits.len() == 10 && digits.bytes().all(|b| b.is_ascii_digit());
+    is_name.then(|| digits.parse().ok()).flatten()
 }
 
 /// Checked before an intent is written: the archive's own prefix may make a key too long for a store.
@@ -364,6 +378,18 @@ mod tests {
         }
         for odd in ["g2/00000000000000000005.0001.json", "00000000000000000005.json", "00000000000000000005.x.json"] {
             assert_eq!(refetched_list(odd), None);
+        }
+    }
+
+    #[test]
+    fn dispositions_are_listed_in_their_order() {
+        assert_eq!(disposition_key(1), "dispositions/0000000001.json");
+        for number in [1, 10, u32::MAX] {
+            assert_eq!(disposition_number(&disposition_key(number)), Some(number));
+        }
+        assert!(disposition_key(9) < disposition_key(10) && disposition_key(99_999_999) < disposition_key(u32::MAX));
+        for odd in ["dispositions/1.json", "dispositions/0000000001", "dispositions/9999999999.json", "x"] {
+            assert_eq!(disposition_number(odd), None);
         }
     }
 

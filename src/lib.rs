@@ -7,6 +7,7 @@ pub mod cli;
 pub mod cut;
 pub mod demo;
 pub mod dialect;
+pub mod disposition;
 pub mod error;
 pub mod filter;
 pub mod format;

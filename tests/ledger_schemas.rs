@@ -5,6 +5,8 @@ mod common;
 
 use dlq_archiver::archive::ledger as io;
 use dlq_archiver::cut::{self, CutRange, Tables};
+use dlq_archiver::disposition::documents::{Action, CountDoc, DispositionDoc, partition_docs};
+use dlq_archiver::filter::FilterDoc;
 use dlq_archiver::format::Format;
 use dlq_archiver::layout;
 use dlq_archiver::ledger::{
@@ -290,6 +292,62 @@ fn receipts_of_a_ledger_with_and_without_manifests() {
 }
 
 #[test]
+fn dispositions_the_first_and_one_behind_it() {
+    let count = |error_class: Option<&str>| CountDoc {
+        topic: "default-dlt".into(),
+        pipeline: "size-check".into(),
+        error_class: error_class.map(str::to_owned),
+        records: 1,
+    };
+    for (number, previous_sha256, by) in [(1, None, None), (2, Some("0a".repeat(32)), Some("ann".to_owned()))] {
+        let doc = DispositionDoc {
+            version: LEDGER_VERSION,
+            archive_id: ARCHIVE_ID.into(),
+            number,
+            previous_sha256,
+            action: if number == 1 { Action::Discard } else { Action::Undo },
+            at: NOW.into(),
+            by,
+            user: "u".into(),
+            host: "h".into(),
+            process: ARCHIVE_ID.into(),
+            program_version: cut::PROGRAM_VERSION.into(),
+            reason: "INC-4711".into(),
+            filter: FilterDoc::default(),
+            selected: 2,
+            records: 2,
+            counts: vec![count(None), count(Some("500"))],
+            partitions: partition_docs(&[(("default-dlt".into(), 1, 7), [3, 5].into_iter().collect())].into()).unwrap(),
+        };
+        let bytes = to_bytes(&doc).unwrap();
+        check("disposition", &bytes);
+        refused("disposition", &bytes, "/reason", json!(""));
+        refused("disposition", &bytes, "/action", json!("forget"));
+        refused("disposition", &bytes, "/number", json!(0));
+        refused("disposition", &bytes, "/partitions", json!([]));
+        refused("disposition", &bytes, "/partitions/0/offsets", json!("!"));
+        let every = FilterDoc {
+            topic: vec!["t".into()],
+            partition: vec![1],
+            offset_from: Some(1),
+            offset_to: Some(2),
+            since_ms: Some(1),
+            until_ms: Some(2),
+            pipeline: vec!["p".into()],
+            dialect: vec!["d".into()],
+            error_class: vec!["c".into()],
+            error_code: vec![-1],
+            error_message: vec!["m".into()],
+            event_id: vec!["e".into()],
+            origin_topic: vec!["o".into()],
+            record_id: Some(vec!["t/1/1".into()]),
+        };
+        let document: Value = serde_json::to_value(DispositionDoc { filter: every, ..doc }).unwrap();
+        assert!(validator("disposition").is_valid(&document), "a filter may have each of these");
+    }
+}
+
+#[test]
 fn every_field_and_entry_says_what_it_is() {
     fn described(at: &str, schema: &Value, missing: &mut Vec<String>) {
         for group in ["properties", "$defs"] {
@@ -303,7 +361,7 @@ fn every_field_and_entry_says_what_it_is() {
         }
     }
     let mut missing = Vec::new();
-    for name in ["archive", "genesis", "intent", "manifest", "receipt"] {
+    for name in ["archive", "genesis", "intent", "manifest", "receipt", "disposition"] {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("schemas/ledger/{name}.schema.json"));
         described(name, &serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap(), &mut missing);
     }

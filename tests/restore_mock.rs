@@ -8,7 +8,7 @@ use dlq_archiver::record::{RawBatch, TopicPartition};
 use std::ops::ControlFlow;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
-use support::{Run, TestArchive};
+use support::{Rec, Run, TestArchive, batch};
 
 fn restore(archive: &TestArchive, broker: &MockBroker, args: &[&str]) -> Run {
     let brokers = broker.brokers();
@@ -65,6 +65,84 @@ async fn without_transactions_it_says_so_and_delivers_plainly() {
     for (raw, source) in batch.iter().zip(source.iter()) {
         assert_eq!((raw.key, raw.value, raw.timestamp_ms), (source.key, source.value, source.timestamp_ms));
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_discarded_is_skipped_listed_and_sent_when_that_is_asked_for_or_taken_back() {
+    let archive = TestArchive::of_fixtures(Format::Parquet).await;
+    let broker = MockBroker::start().unwrap();
+    broker.create_topic("default", 1).unwrap();
+    let select = ["--topic", "default-dlt", "--partition", "7", "--to", "default", "-o", "json"];
+    let restore = |more: &[&str]| restore(&archive, &broker, &[&select[..], more].concat());
+    let of = |more: &[&str]| {
+        archive
+            .run(&[&["discard", "--record-id", "default-dlt/7/0", "--reason", "INC-1"], more].concat())
+            .ok()
+            .to_owned()
+    };
+    of(&[]);
+    let dry = restore(&["--dry-run"]).json();
+    let skipped = &dry["skipped"][0];
+    assert_eq!(
+        (&skipped["reason"], &skipped["record_ids"][0]),
+        (&"discarded".into(), &"default-dlt/7/0".into()),
+        "{dry}"
+    );
+    assert!(skipped["remedy"].as_str().unwrap().contains("--undo"), "{dry}");
+    let all = dry["selected"].as_u64().unwrap();
+    let done = restore(&[]).json();
+    assert_eq!((&done["restored"], &done["skipped_by_reason"]["discarded"]), (&(all - 1).into(), &1.into()), "{done}");
+    let listed = std::fs::read_to_string(archive.path(done["skipped_lists"][0]["key"].as_str().unwrap())).unwrap();
+    assert!(listed.contains("default-dlt/7/0") && listed.contains("discarded"), "{listed}");
+
+    let sent = restore(&["--include-discarded"]).json();
+    assert_eq!(
+        (&sent["restored"], &sent["skipped_by_reason"]["already_restored"]),
+        (&1.into(), &(all - 1).into()),
+        "{sent}"
+    );
+    assert_eq!(archive.run(&["show", "default-dlt/7/0", "-o", "json"]).json()["disposition"], "restored", "the newest");
+
+    of(&["--undo"]);
+    assert_eq!(restore(&["--include-restored", "--dry-run"]).json()["to_restore"], all);
+    let by =
+        |by: &str| archive.run(&["list", "--topic", "default-dlt", "--disposition", by, "-o", "jsonl"]).lines().len();
+    assert_eq!(by("restored") as u64, all);
+    of(&[]);
+    assert_eq!((by("restored") as u64, by("discarded")), (all - 1, 1), "what was restored can be discarded");
+}
+
+/// A plan from before the discard, and a run from behind it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restore_that_is_resumed_skips_what_was_discarded_since_its_plan() {
+    let mut archive = TestArchive::new(Format::Parquet).await;
+    let many: Vec<Rec> = (0..2000).map(|offset| Rec { offset, timestamp_ms: 1, ..Rec::default() }).collect();
+    archive.cut("many-dlt", 0, 0, 2000, batch(&many), Vec::new()).await;
+    let broker = MockBroker::start().unwrap();
+    broker.create_topic("default", 1).unwrap();
+    let brokers = broker.brokers();
+    let args = ["--topic", "many-dlt", "--to", "default", "--yes", "-o", "json"];
+    let mut command = support::program();
+    command.args(["restore", "--archive", archive.url(), "--brokers", &brokers, "--batch", "1"]).args(args);
+    let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let folder = || {
+        let folders = std::fs::read_dir(archive.path("restores")).into_iter().flatten().flatten();
+        folders.map(|f| f.path()).find(|f| f.join("sent").exists())
+    };
+    let until = Instant::now() + Duration::from_secs(60);
+    while folder().is_none() {
+        assert!(Instant::now() < until, "nothing was sent");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let id = folder().unwrap().file_name().unwrap().to_str().unwrap().to_owned();
+    let told = archive.run(&["discard", "--record-id", "many-dlt/0/1999", "--reason", "INC-1", "-o", "json"]).json();
+    assert_eq!(told["unfinished_restores"][0]["restore_id"], id.as_str(), "{told}");
+    let done = restore(&archive, &broker, &args).json();
+    assert_eq!((&done["restore_id"], &done["restored"]), (&id.into(), &1999.into()), "{done}");
+    assert_eq!(done["skipped_by_reason"]["discarded"], 1, "{done}");
+    assert_eq!(done["skipped_such_as"][0]["record_id"], "many-dlt/0/1999", "{done}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

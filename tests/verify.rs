@@ -4,6 +4,7 @@ mod support;
 
 use bytes::Bytes;
 use dlq_archiver::cut::{self, CutRange, Tables};
+use dlq_archiver::disposition::documents::{DispositionDoc, partition_docs};
 use dlq_archiver::filter::{Filter, FilterDoc};
 use dlq_archiver::format::{Compression, Format};
 use dlq_archiver::kafka::{Connection, Consumer, MockBroker, NewRecord, Producer, RangeReader};
@@ -72,6 +73,82 @@ fn found(report: &Report) -> Vec<(What, &str)> {
 #[track_caller]
 fn only(report: &Report, kind: What, at: &str) {
     assert_eq!(found(report), [(kind, at)], "{:#?}", report.damage);
+}
+
+/// Discards these records of the sample's first topic.
+fn discard(archive: &TestArchive, offsets: &str) {
+    let args = ["discard", "--topic", TOPIC, "--offsets", offsets, "--reason", "a test"];
+    archive.run(&args).ok();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn dispositions_that_are_whole_are_counted_and_no_orphans() {
+    let archive = sample().await;
+    discard(&archive, "5..15");
+    discard(&archive, "12..20");
+    archive.run(&["discard", "--topic", TOPIC, "--offsets", "5..6", "--undo", "--reason", "a test"]).ok();
+    for report in [verify(&archive).await, verify_quick(&archive).await] {
+        assert!(found(&report).is_empty(), "{report:?}");
+        assert_eq!((report.totals.dispositions, report.totals.discarded), (3, 14));
+    }
+    let run = archive.run(&["verify"]);
+    assert!(run.ok().contains("3 dispositions (14 discarded)"), "{run:?}");
+    let other = archive.run(&["verify", "--topic", "bb-dlt"]);
+    assert_eq!(other.code, 0, "those of another topic: {other:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_disposition_that_was_removed_or_changed_is_damage() {
+    let archive = sample().await;
+    for offsets in ["0..1", "1..2", "2..3"] {
+        discard(&archive, offsets);
+    }
+    let (two, three) = (layout::disposition_key(2), layout::disposition_key(3));
+    let genuine = fs::read(archive.path(&two)).unwrap();
+    fs::remove_file(archive.path(&two)).unwrap();
+    only(&verify(&archive).await, What::DispositionMissing, &two);
+    let changed = String::from_utf8(genuine.clone()).unwrap().replace("a test", "a lie");
+    fs::write(archive.path(&two), changed).unwrap();
+    only(&verify(&archive).await, What::ChainBroken, &three);
+    fs::write(archive.path(&two), [&genuine[..], b" "].concat()).unwrap();
+    only(&verify(&archive).await, What::DispositionDamaged, &two);
+    fs::write(archive.path(&two), genuine).unwrap();
+    fs::write(archive.path("dispositions/x"), "").unwrap();
+    only(&verify(&archive).await, What::DispositionDamaged, "dispositions/x");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_disposition_of_what_is_not_archived_is_damage() {
+    let archive = sample().await;
+    discard(&archive, "28..30");
+    let key = layout::disposition_key(1);
+    let mut doc: DispositionDoc = ledger::from_bytes(&key, &fs::read(archive.path(&key)).unwrap()).unwrap();
+    // One that is archived, one behind the end.
+    let offsets = [(TOPIC.to_owned(), 1, 0), ("cc-dlt".to_owned(), 1, 0)];
+    doc.partitions = partition_docs(&offsets.map(|at| (at, [29].into_iter().collect())).into()).unwrap();
+    fs::write(archive.path(&key), to_bytes(&doc).unwrap()).unwrap();
+    let report = verify(&archive).await;
+    only(&report, What::DispositionDamaged, &key);
+    assert!(report.damage[0].found.contains("cc-dlt/0"), "{report:?}");
+    let other = verify_with(archive.store.clone(), Options { filter: of_topic(TOPIC), ..Options::default() }).await;
+    assert!(found(&other).is_empty(), "{other:?}");
+}
+
+/// A manifest that was removed with its cut: its records are named elsewhere.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_newest_cut_that_was_removed_is_found_by_its_dispositions() {
+    let archive = sample().await;
+    discard(&archive, "25..26");
+    let (manifest, intent) = (layout::manifest_key(PREFIX, 20), layout::intent_key(PREFIX, 20));
+    let m: Manifest = ledger::from_bytes(&manifest, &fs::read(archive.path(&manifest)).unwrap()).unwrap();
+    for key in m.objects.iter().map(|o| &o.key).chain([&manifest, &intent]) {
+        fs::remove_file(archive.path(key)).unwrap();
+    }
+    only(&verify(&archive).await, What::DispositionDamaged, &layout::disposition_key(1));
+}
+
+fn of_topic(topic: &str) -> Filter {
+    Filter::new(FilterDoc { topic: vec![topic.into()], ..FilterDoc::default() }).unwrap()
 }
 
 fn manifest_key(from: i64) -> String {

@@ -1,12 +1,15 @@
-//! The filter flags that list, summary and restore share.
+//! The filter flags that list, summary, discard and restore share.
 
 use crate::archive::now_us;
 use crate::error::{Error, Result};
 use crate::filter::{Filter, FilterDoc, parse_offsets, parse_time};
 use std::io::Read;
 
+/// Above the flags that select records, in a command's help.
+pub const HEADING: &str = "Filter (a text matches exactly, or as a regular expression if it begins with ^)";
+
 #[derive(Debug, Clone, Default, clap::Args)]
-#[command(next_help_heading = "Filter (a text matches exactly, or as a regular expression if it begins with ^)")]
+#[command(next_help_heading = HEADING)]
 pub struct FilterArgs {
     /// Dead-letter topic; repeatable, as are all filters but ranges: any of them matches
     #[arg(short, long)]

@@ -1,11 +1,12 @@
 //! `dlq-archiver list`.
 
 use super::args::ArchiveArgs;
+use super::disposition::DispositionArgs;
 use super::filter::FilterArgs;
 use super::output::{Documents, Out, Output, OutputArgs};
 use super::progress::{Progress, human_bytes};
 use super::table::{Column, Table};
-use super::{record, text};
+use super::{disposition, record, text};
 use crate::catalog::{Catalog, Cut, Reading, Selected};
 use crate::error::{Error, Result, few};
 use crate::filter::{Filter, FilterDoc, short_class};
@@ -14,6 +15,7 @@ use crate::record::RecordId;
 use crate::refetch::documents::Known;
 use crate::refetch::index::Index;
 use crate::restore::nothing;
+use crate::restore::past::{Disposition, Past, PastPartition};
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};
 use std::io::IsTerminal;
@@ -22,7 +24,8 @@ use std::time::{Duration, Instant};
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
     dlq-archiver list --archive s3://compliance/dlq --since 2h\n  \
-    dlq-archiver list --archive s3://compliance/dlq --pipeline size-check --error-code 500 -o jsonl\n\n\
+    dlq-archiver list --archive s3://compliance/dlq --pipeline size-check --error-code 500 -o jsonl\n  \
+    dlq-archiver list --archive s3://compliance/dlq --disposition open\n\n\
     With a limit, records are in order of their Kafka timestamp; without one in order of topic, partition, offset.")]
 pub struct Args {
     /// The newest N records by Kafka timestamp, newest last; 0 for all [default: 100 for -o table, all for json and jsonl]
@@ -37,6 +40,8 @@ pub struct Args {
     output: OutputArgs,
     #[command(flatten)]
     filter: FilterArgs,
+    #[command(flatten)]
+    disposition: DispositionArgs,
     #[command(flatten)]
     store: ArchiveArgs,
 }
@@ -57,23 +62,41 @@ pub async fn run(args: Args) -> Result<u8> {
     let projection = if args.payload { Projection::All } else { Projection::NoPayload };
     let partitions = catalog.partitions(&filter).await?;
     let selected = catalog.select_in(&partitions, &filter).await?;
-    let (progress, sink, found) = (Read::default(), Sink::new(output), BTreeSet::new());
+    let wanted = args.disposition;
+    let past = disposition::past(&catalog, &selected, wanted.is_given()).await?;
     let index = Index::new(catalog.store().clone());
-    let mut scan =
-        Scan { catalog, filter, projection, progress, sink, out: Out::new(), found, index, lacking: [0; LACKING] };
+    let mut scan = Scan {
+        catalog,
+        filter,
+        projection,
+        progress: Read::default(),
+        sink: Sink::new(output, wanted.is_given()),
+        out: Out::new(),
+        found: BTreeSet::new(),
+        index,
+        told: Told::default(),
+        wanted,
+        past,
+    };
     let more = if limit == 0 { scan.all(selected).await? } else { scan.newest(selected, limit).await? };
-    let Scan { catalog, filter, progress, sink, mut out, found, lacking, .. } = scan;
+    let Scan { catalog, filter, progress, sink, mut out, found, told, wanted, .. } = scan;
     drop(progress);
     let any = sink.finish(&mut out)?;
     out.flush()?;
-    tell_missing(&filter, &found);
+    tell_missing(&filter, &found, wanted.is_given());
     if !any {
         tell_none(&catalog, &filter).await?;
     } else if more && output == Output::Table {
         super::output::tell(&format!("These are the newest {limit}; there are more: --limit 0 lists all."));
     }
     if output == Output::Table {
-        tell_lacking(lacking);
+        tell_lacking(told.lacking);
+        if told.discarded > 0 && !wanted.is_given() {
+            super::output::tell(&format!(
+                "{} discarded: not to be restored (--disposition discarded lists them).",
+                text::count(told.discarded, "record")
+            ));
+        }
     }
     Ok(0)
 }
@@ -91,14 +114,15 @@ pub async fn tell_none(catalog: &Catalog, filter: &Filter) -> Result<()> {
 }
 
 /// Says which of the record ids that were asked for were not found.
-fn tell_missing(filter: &Filter, found: &BTreeSet<RecordId>) {
+fn tell_missing(filter: &Filter, found: &BTreeSet<RecordId>, narrowed: bool) {
     let Some(asked) = filter.record_ids() else { return };
     let missing: Vec<_> = asked.difference(found).collect();
     if missing.is_empty() {
         return;
     }
     let alone = FilterDoc { record_id: filter.doc().record_id.clone(), ..FilterDoc::default() };
-    let what = if *filter.doc() == alone { "not in the archive" } else { "not in the archive, or not matched" };
+    let what =
+        if *filter.doc() == alone && !narrowed { "not in the archive" } else { "not in the archive, or not matched" };
     let ids = few(missing.iter().copied(), 20);
     super::output::tell(&format!("{} of {} record ids {what}: {}", missing.len(), asked.len(), text::clean(&ids)));
 }
@@ -145,6 +169,21 @@ fn tell_lacking(lacking: [u64; LACKING]) {
     super::output::tell(&format!("{line}."));
 }
 
+fn note(filter: &Filter, found: &mut BTreeSet<RecordId>, id: &RecordId) {
+    if filter.record_ids().is_some() {
+        found.insert(id.clone());
+    }
+}
+
+fn past_of<'a>(past: &'a Past, cut: &Cut) -> PastPartition<'a> {
+    let m = cut.manifest();
+    past.of(&m.topic, m.generation, m.partition)
+}
+
+fn is_discarded(disposition: &Disposition<'_>) -> bool {
+    matches!(disposition, Disposition::Discarded(_))
+}
+
 struct Scan {
     catalog: Catalog,
     filter: Filter,
@@ -155,8 +194,24 @@ struct Scan {
     /// Of the record ids that were asked for.
     found: BTreeSet<RecordId>,
     index: Index,
-    /// Printed records, by what they lack.
+    told: Told,
+    wanted: DispositionArgs,
+    past: Past,
+}
+
+/// What is told of the printed records.
+#[derive(Default)]
+struct Told {
+    /// By what they lack.
     lacking: [u64; LACKING],
+    discarded: u64,
+}
+
+impl Told {
+    fn add(&mut self, lack: Lack, discarded: bool) {
+        self.lacking[lack as usize] += 1;
+        self.discarded += u64::from(discarded);
+    }
 }
 
 impl Scan {
@@ -164,12 +219,6 @@ impl Scan {
         match (0..cut.len()).any(|i| cut.payload_state(i).lacks_original()) {
             true => self.index.of(cut.manifest()).await,
             false => Ok(Known::default()),
-        }
-    }
-
-    fn note(&mut self, id: &RecordId) {
-        if self.filter.record_ids().is_some() {
-            self.found.insert(id.clone());
         }
     }
 
@@ -186,10 +235,15 @@ impl Scan {
         let mut cuts = self.catalog.cuts(selected, &self.filter, self.reading());
         while let Some(cut) = cuts.next().await? {
             let known = self.known(&cut).await?;
+            let past = past_of(&self.past, &cut);
             for (i, row) in cut.iter().enumerate() {
-                self.note(&row.id);
-                self.lacking[lack(&cut, &known, i) as usize] += 1;
-                self.sink.print(self.sink.render(&row, self.projection), &mut self.out)?;
+                let disposition = past.disposition(row.id.offset);
+                if !self.wanted.matches(&disposition) {
+                    continue;
+                }
+                note(&self.filter, &mut self.found, &row.id);
+                self.told.add(lack(&cut, &known, i), is_discarded(&disposition));
+                self.sink.print(self.sink.render(&row, self.projection, &disposition), &mut self.out)?;
             }
             self.out.flush()?;
             self.progress.cut(cut.manifest().objects.iter().map(|o| o.size).sum());
@@ -206,7 +260,7 @@ impl Scan {
         self.progress.start(&selected);
         let mut cuts = self.catalog.cuts(selected, &self.filter, self.reading());
         // The oldest of those kept is on top.
-        let mut kept: BinaryHeap<Reverse<(i64, RecordId, Rendered, Lack)>> = BinaryHeap::new();
+        let mut kept: BinaryHeap<Reverse<Kept>> = BinaryHeap::new();
         let mut more = false;
         for newest in newest {
             let full = kept.len() >= limit;
@@ -220,8 +274,13 @@ impl Scan {
             }
             let Some(cut) = cuts.next().await? else { break };
             let known = self.known(&cut).await?;
+            let past = past_of(&self.past, &cut);
             for (i, row) in cut.iter().enumerate() {
-                self.note(&row.id);
+                let disposition = past.disposition(row.id.offset);
+                if !self.wanted.matches(&disposition) {
+                    continue;
+                }
+                note(&self.filter, &mut self.found, &row.id);
                 let at = (row.raw.timestamp_ms, &row.id);
                 if kept.len() >= limit {
                     more = true;
@@ -230,15 +289,16 @@ impl Scan {
                     }
                     kept.pop();
                 }
-                let (rendered, lack) = (self.sink.render(&row, self.projection), lack(&cut, &known, i));
-                kept.push(Reverse((row.raw.timestamp_ms, row.id.clone(), rendered, lack)));
+                let rendered = self.sink.render(&row, self.projection, &disposition);
+                let lack = lack(&cut, &known, i);
+                kept.push(Reverse((row.raw.timestamp_ms, row.id.clone(), rendered, lack, is_discarded(&disposition))));
             }
             self.progress.cut(cut.manifest().objects.iter().map(|o| o.size).sum());
         }
         let mut kept: Vec<_> = kept.into_iter().map(|Reverse(row)| row).collect();
         kept.sort();
-        for (_, _, rendered, lack) in kept {
-            self.lacking[lack as usize] += 1;
+        for (_, _, rendered, lack, discarded) in kept {
+            self.told.add(lack, discarded);
             self.sink.print(rendered, &mut self.out)?;
         }
         Ok(more)
@@ -277,50 +337,71 @@ enum Rendered {
     Json(String),
 }
 
-enum Sink {
+/// Time, id, what is printed, what is told of it: see [`Told::add`].
+type Kept = (i64, RecordId, Rendered, Lack, bool);
+
+enum Rows {
     Table(Box<Table>, bool),
     Documents(Documents),
 }
 
+struct Sink {
+    rows: Rows,
+    /// With what became of each record.
+    dispositions: bool,
+}
+
 impl Sink {
-    fn new(output: Output) -> Self {
+    fn new(output: Output, dispositions: bool) -> Self {
         if output != Output::Table {
-            return Self::Documents(Documents::new(output == Output::Json));
+            return Self { rows: Rows::Documents(Documents::new(output == Output::Json)), dispositions };
         }
-        let columns = vec![
-            Column::whole("TIME"),
-            Column::whole("RECORD ID"),
+        let mut columns = vec![Column::whole("TIME"), Column::whole("RECORD ID")];
+        columns.extend(dispositions.then(|| Column::whole("DISPOSITION")));
+        columns.extend([
             Column::new("PIPELINE"),
             Column::optional("DIALECT"),
             Column::new("ERROR"),
             Column::wide("MESSAGE"),
-        ];
-        Self::Table(Box::new(Table::new(columns)), false)
+        ]);
+        Self { rows: Rows::Table(Box::new(Table::new(columns)), false), dispositions }
     }
 
-    fn render(&self, r: &ArchivedRecord<'_>, projection: Projection) -> Rendered {
-        match self {
-            Self::Table(..) => Rendered::Cells(cells(r)),
-            Self::Documents(_) => Rendered::Json(record::line(&record::columns(r, projection))),
+    fn render(&self, r: &ArchivedRecord<'_>, projection: Projection, disposition: &Disposition<'_>) -> Rendered {
+        match self.rows {
+            Rows::Table(..) => {
+                let mut cells = cells(r);
+                if self.dispositions {
+                    cells.insert(2, disposition::name(disposition).to_owned());
+                }
+                Rendered::Cells(cells)
+            }
+            Rows::Documents(_) => {
+                let mut document = record::columns(r, projection);
+                if self.dispositions {
+                    disposition::add_to(&mut document, disposition);
+                }
+                Rendered::Json(record::line(&document))
+            }
         }
     }
 
     fn print(&mut self, row: Rendered, out: &mut Out) -> Result<()> {
-        match (self, row) {
-            (Self::Table(table, any), Rendered::Cells(cells)) => {
+        match (&mut self.rows, row) {
+            (Rows::Table(table, any), Rendered::Cells(cells)) => {
                 *any = true;
                 table.row(cells, out)
             }
-            (Self::Documents(documents), Rendered::Json(json)) => documents.document(&json, out),
+            (Rows::Documents(documents), Rendered::Json(json)) => documents.document(&json, out),
             _ => Ok(()),
         }
     }
 
     /// Returns whether something was printed, which a program need not be told.
     fn finish(self, out: &mut Out) -> Result<bool> {
-        match self {
-            Self::Table(table, any) => table.finish(out).map(|()| any),
-            Self::Documents(documents) => documents.finish(out).map(|()| true),
+        match self.rows {
+            Rows::Table(table, any) => table.finish(out).map(|()| any),
+            Rows::Documents(documents) => documents.finish(out).map(|()| true),
         }
     }
 }

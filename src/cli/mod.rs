@@ -6,10 +6,13 @@
 
 mod archive;
 mod args;
+mod asking;
 mod bytes;
 mod config;
 mod demo;
 mod dialects;
+mod discard;
+mod disposition;
 mod event;
 mod filter;
 mod list;
@@ -91,6 +94,8 @@ enum Command {
     Archive(archive::Args),
     /// Put archived records back into Kafka
     Restore(restore::Args),
+    /// Mark archived records as not to be restored, with a reason; or take that back
+    Discard(discard::Args),
     /// Read the originals of headers-only dead letters from the topics that they came from
     Refetch(refetch::Args),
     /// List archived records
@@ -161,6 +166,7 @@ async fn run(command: Command, config: &Config) -> Result<u8> {
     match command {
         Command::Archive(args) => archive::run(args, config).await,
         Command::Restore(args) => restore::run(args, config).await,
+        Command::Discard(args) => discard::run(args).await,
         Command::Refetch(args) => refetch::run(args, config).await,
         Command::List(args) => list::run(args).await,
         Command::Show(args) => show::run(args, config).await,

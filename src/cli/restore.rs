@@ -3,11 +3,12 @@
 mod print;
 
 use super::args::{ArchiveArgs, KafkaArgs, StoreCreateArg, bytes, duration};
+use super::asking::{Asking, user_and_host};
 use super::config::Config;
 use super::filter::FilterArgs;
 use super::output::OutputArgs;
 use super::progress::Progress;
-use super::{signals, text};
+use super::signals;
 use crate::archive::{now_us, plainly, rfc3339};
 use crate::catalog::Catalog;
 use crate::error::{Error, Result};
@@ -20,12 +21,8 @@ use crate::restore::target::Kafka;
 use crate::restore::{Counters, Draft, End, Options, Prepared, Restore};
 use crate::stage::{Stage, StageReceiver};
 use clap::ValueEnum;
-use std::io::{self, IsTerminal, Write};
 use std::sync::Arc;
 use std::time::Duration;
-
-/// Without a terminal to ask on, more records than this want `--yes`.
-const UNASKED: u64 = 1000;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Each record goes back to the topic it came from, without the headers that were added when it \
@@ -55,6 +52,10 @@ pub struct Args {
     #[arg(long)]
     include_restored: bool,
 
+    /// Restore also what was discarded; the discard stays, with a newer restore beside it
+    #[arg(long)]
+    include_discarded: bool,
+
     /// Restore also to topics that this archive drains, or whose names say dead letter
     #[arg(long)]
     allow_dead_letter_target: bool,
@@ -79,7 +80,7 @@ pub struct Args {
 
     /// Go on with this unfinished restore, by its own filter and options
     #[arg(long, value_name = "RESTORE-ID", conflicts_with_all = ["all", "to", "include_restored",
-          "allow_dead_letter_target", "timestamps", "take_over"])]
+          "include_discarded", "allow_dead_letter_target", "timestamps", "take_over"])]
     resume: Option<String>,
 
     /// End unfinished restores of the same records first, this command's own included: what they sent is not sent
@@ -135,6 +136,7 @@ impl Args {
                 TimestampsArg::Now => Timestamps::Now,
             },
             include_restored: self.include_restored,
+            include_discarded: self.include_discarded,
             allow_dead_letter_target: self.allow_dead_letter_target,
         };
         let delivery = match self.delivery {
@@ -143,6 +145,7 @@ impl Args {
             DeliveryArg::Plain => Asked::Exactly(Delivery::Plain),
         };
         let (since, until) = self.filter.times();
+        let (user, host) = user_and_host();
         let digest = plan::digest(archive_id, filter.doc(), since, until, &rules, delivery.as_str())?;
         Ok(Options {
             filter,
@@ -150,7 +153,11 @@ impl Args {
             delivery,
             limits: Limits { records: self.batch as usize, bytes: self.batch_bytes.max(1) },
             digest,
-            process: Process { user: user(), now: rfc3339(now_us()), id: uuid::Uuid::new_v4().to_string() },
+            process: Process {
+                user: format!("{user}@{host}"),
+                now: rfc3339(now_us()),
+                id: uuid::Uuid::new_v4().to_string(),
+            },
             resume: self.resume.clone(),
             take_over: self.take_over,
         })
@@ -174,15 +181,6 @@ impl Args {
             _ => Ok(()),
         }
     }
-}
-
-/// `user@host`, as far as the environment tells.
-fn user() -> String {
-    let from = |names: &[&str]| names.iter().find_map(|n| std::env::var(n).ok().filter(|v| !v.is_empty()));
-    let user = from(&["USER", "LOGNAME"]).unwrap_or_else(|| "unknown".into());
-    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").ok().map(|h| h.trim().to_owned());
-    let host = host.filter(|h| !h.is_empty()).or_else(|| from(&["HOSTNAME"]));
-    format!("{user}@{}", host.unwrap_or_else(|| "unknown".into()))
 }
 
 pub async fn run(args: Args, config: &Config) -> Result<u8> {
@@ -326,18 +324,6 @@ fn alone(draft: &Draft) -> Result<()> {
 /// Asks, where there is someone to ask.
 async fn confirm(args: &Args, counts: &Counts) -> Result<()> {
     let n = counts.to_restore;
-    if args.yes {
-        return Ok(());
-    }
-    if !(io::stdin().is_terminal() && io::stderr().is_terminal()) {
-        if n > UNASKED {
-            return Err(Error::config(format!(
-                "{n} records would be restored: above {UNASKED} this needs --yes where there is no terminal to ask on \
-                 (--dry-run shows which)"
-            )));
-        }
-        return Ok(());
-    }
     let targets: Vec<&str> = counts.targets.iter().take(5).map(String::as_str).collect();
     let more = counts.targets.len().saturating_sub(targets.len());
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
@@ -346,16 +332,6 @@ async fn confirm(args: &Args, counts: &Counts) -> Result<()> {
         "Restore {n} records to {}{more} ({skipped} are skipped; --dry-run shows all)? [y/N] ",
         targets.join(", ")
     );
-    let answer = tokio::task::spawn_blocking(move || {
-        write!(io::stderr(), "{}", text::clean(&question))?;
-        io::stderr().flush()?;
-        let mut answer = String::new();
-        io::stdin().read_line(&mut answer).map(|_| answer)
-    });
-    let answer = answer.await.map_err(|e| Error::internal(format!("a worker thread failed: {e}")))?;
-    let answer = answer.map_err(|e| Error::failed(format!("cannot read the answer: {e}")))?;
-    match answer.trim().to_ascii_lowercase().as_str() {
-        "y" | "yes" => Ok(()),
-        _ => Err(Error::failed("not confirmed: nothing was sent")),
-    }
+    let asking = Asking { records: n, done: "restored", undone: "nothing was sent", question };
+    asking.confirm(args.yes).await
 }

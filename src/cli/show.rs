@@ -4,7 +4,7 @@ use super::args::ArchiveArgs;
 use super::bytes::{self, Limits};
 use super::config::Config;
 use super::output::{Out, Output, OutputArgs};
-use super::{record, text};
+use super::{disposition, record, text};
 use crate::catalog::{Catalog, Cut, PartitionLedger, Reading, Selected};
 use crate::cut::Tables;
 use crate::dialect::UNKNOWN;
@@ -18,6 +18,7 @@ use crate::ledger::{GapKind, Manifest};
 use crate::record::{Hop, RawRecord, RecordId};
 use crate::refetch::index::Index;
 use crate::refetch::originals::Found as Original;
+use crate::restore::past::{Disposition, Past};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -65,6 +66,8 @@ struct Found {
     tables: Tables,
     /// Of a record that lacks something of its original, where that was looked for.
     original: Option<Original>,
+    /// What restores and dispositions did with it.
+    past: Past,
 }
 
 async fn find(catalog: &Catalog, id: &RecordId, tables: Tables) -> Result<Found> {
@@ -96,7 +99,8 @@ async fn find(catalog: &Catalog, id: &RecordId, tables: Tables) -> Result<Found>
         if !cut.is_empty() {
             let manifest_key = layout::manifest_key(&ledger.prefix, cut.manifest().from);
             let original = original(catalog, &cut).await?;
-            return Ok(Found { cut, manifest_key, tables, original });
+            let past = disposition::past(catalog, &[selected], true).await?;
+            return Ok(Found { cut, manifest_key, tables, original, past });
         }
     }
     Err(not_a_record(id, manifest))
@@ -161,6 +165,11 @@ impl Found {
         self.cut.get(0)
     }
 
+    fn disposition(&self) -> Disposition<'_> {
+        let m = self.cut.manifest();
+        self.past.of(&m.topic, m.generation, m.partition).disposition(self.cut.offset(0))
+    }
+
     /// The chain of failures, oldest first.
     fn hops(&self) -> Vec<Hop<'static>> {
         let r = self.record();
@@ -186,6 +195,7 @@ impl Found {
         document.insert("original".into(), self.original.as_ref().map(|o| record::original(&o.row())).into());
         document.insert("data_object".into(), self.cut.object(0).key.clone().into());
         document.insert("manifest".into(), self.manifest_key.clone().into());
+        disposition::add_to(&mut document, &self.disposition());
         document
     }
 }
@@ -212,6 +222,7 @@ fn table(found: &Found, full: bool, out: &mut Out) -> Result<()> {
     }
     out.line(&format!("{:wide$}  {}", "data object", found.cut.object(0).key))?;
     out.line(&format!("{:wide$}  {}", "manifest", found.manifest_key))?;
+    out.line(&format!("{:wide$}  {}", "disposition", text::clean(&disposition::line(&found.disposition()))))?;
 
     original_table(found, limits, out)?;
     let hops = found.hops();

@@ -3,6 +3,7 @@
 mod field;
 
 use super::args::ArchiveArgs;
+use super::disposition::{self, DispositionArgs};
 use super::filter::FilterArgs;
 use super::list::{Read, tell_none};
 use super::output::{Documents, Out, Output, OutputArgs};
@@ -17,6 +18,7 @@ use crate::ledger::{DataObject, GapKind, Manifest, loss_words};
 use crate::refetch::documents::Known;
 use crate::refetch::index::Index;
 use crate::refetch::may_lack;
+use crate::restore::past::Past;
 use field::{Cell, Field};
 use serde_json::{Map, Value, json};
 use std::collections::{HashMap, HashSet};
@@ -52,6 +54,8 @@ pub struct Args {
     #[command(flatten)]
     filter: FilterArgs,
     #[command(flatten)]
+    disposition: DispositionArgs,
+    #[command(flatten)]
     store: ArchiveArgs,
 }
 
@@ -59,8 +63,14 @@ pub async fn run(args: Args) -> Result<u8> {
     let filter = args.filter.filter()?;
     let catalog = Catalog::open(args.store.read().await?).await?;
     let partitions = catalog.partitions(&filter).await?;
-    let mut summary = Summary::new(args.by, args.exact, args.distinct);
+    let mut summary = Summary::new(args.by, args.exact, args.distinct, args.disposition);
     let unread = summary.manifests(&catalog, &partitions, &filter).await?;
+    summary.past = disposition::past(&catalog, &unread, summary.tells_dispositions()).await?;
+    let standing = |p: &PartitionLedger| {
+        let g = &p.genesis;
+        summary.past.discards.of(&g.topic, g.generation, g.partition).records()
+    };
+    summary.discarded = partitions.iter().map(standing).sum();
     summary.records(&catalog, unread, &filter).await?;
     let mut out = Out::new();
     match args.output.output {
@@ -123,6 +133,10 @@ struct Summary {
     refetched: u64,
     /// Of cuts that have any.
     originals: HashMap<Place, Known>,
+    wanted: DispositionArgs,
+    past: Past,
+    /// Records of the partitions, whether they match or not.
+    discarded: u64,
 }
 
 /// Their keys.
@@ -136,14 +150,19 @@ fn place(m: &Manifest) -> Place {
 }
 
 impl Summary {
-    fn new(mut by: Vec<Field>, exact: bool, distinct: bool) -> Self {
+    fn new(mut by: Vec<Field>, exact: bool, distinct: bool, wanted: DispositionArgs) -> Self {
         let all = std::mem::take(&mut by);
         for field in all {
             if !by.contains(&field) {
                 by.push(field);
             }
         }
-        Self { by, exact, failures: distinct.then(Default::default), ..Self::default() }
+        Self { by, exact, failures: distinct.then(Default::default), wanted, ..Self::default() }
+    }
+
+    /// Whether it is asked what became of each record.
+    fn tells_dispositions(&self) -> bool {
+        self.wanted.is_given() || self.by.contains(&Field::Disposition)
     }
 
     /// Distinct failures of a group, if they are counted.
@@ -204,7 +223,7 @@ impl Summary {
         let (min, max) = (o.min_timestamp_ms.unwrap_or(-1), o.max_timestamp_ms.unwrap_or(-1));
         // One group that is the whole object has the object's times, if all its records have one.
         let rough = groups.values().any(|rows| *rows != o.rows) || has_time(min) != has_time(max);
-        if rough && self.exact || self.failures.is_some() {
+        if rough && self.exact || self.failures.is_some() || self.wanted.is_given() {
             return false;
         }
         for (key, rows) in groups {
@@ -229,11 +248,16 @@ impl Summary {
         let mut cuts = catalog.cuts(unread, filter, Reading::LIST);
         for (objects, size) in sizes {
             let Some(cut) = cuts.next().await? else { break };
-            let known = self.originals.get(&place(cut.manifest()));
-            let of_cut = (0..cut.len()).filter(|i| known.and_then(|k| k.of(cut.offset(*i))) == Some(true));
-            self.refetched += of_cut.count() as u64;
+            let m = cut.manifest();
+            let known = self.originals.get(&place(m));
+            let past = self.past.of(&m.topic, m.generation, m.partition);
             for r in cut.iter() {
-                let key: Vec<Cell> = self.by.iter().map(|field| field.of(&r)).collect();
+                let disposition = past.disposition(r.id.offset);
+                if !self.wanted.matches(&disposition) {
+                    continue;
+                }
+                self.refetched += u64::from(known.and_then(|k| k.of(r.id.offset)) == Some(true));
+                let key: Vec<Cell> = self.by.iter().map(|field| field.of(&r, &disposition)).collect();
                 let ms = r.raw.timestamp_ms;
                 if let Some((groups, all)) = &mut self.failures {
                     groups.entry(key.clone()).or_default().insert(r.decoded.failure_key);
@@ -296,6 +320,7 @@ impl Summary {
             "cuts": self.cuts,
             "bytes_stored": self.bytes,
             "refetched": self.refetched,
+            "discarded_in_partitions": self.discarded,
             "offsets_lost": self.lost,
             "offsets_expired": self.expired,
             "offsets_compacted": self.compacted,
@@ -358,6 +383,12 @@ impl Summary {
         }
         if self.refetched > 0 {
             out.line(&format!("of {} the originals were read again", text::count(self.refetched, "record")))?;
+        }
+        if self.discarded > 0 && !self.tells_dispositions() {
+            out.line(&format!(
+                "{} of these partitions discarded (--by disposition tells which)",
+                text::count(self.discarded, "record")
+            ))?;
         }
         if let Some(told) = loss_words(self.lost + self.expired, self.unknown) {
             out.line(&told)?;

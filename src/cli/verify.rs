@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 #[command(
     after_help = "Checked: every manifest tiles and chains to the one before; intents and manifests agree; every data \
     object is there with its size, SHA-256, rows, offsets and the records' checksums; nothing else is under data/; no offset \
-    is there twice; checkpoints agree. With --brokers: every record of the topics below the checkpoints is in the archive, \
+    is there twice; checkpoints agree; dispositions chain, and are of archived records. With --brokers: every record of the topics below the checkpoints is in the archive, \
     and is the same; what is not archived yet is noted.\n\n\
     Nothing in the ledger hashes a partition's newest manifest: that it was edited is found only by what its intent and \
     objects say, and newest cuts that were removed with all their objects not at all. A receipt finds both: write one with \
@@ -219,6 +219,10 @@ fn summary(t: &Totals, quick: bool) -> String {
         0 => String::new(),
         n => format!(", {n} records compared with Kafka"),
     };
+    let dispositions = match t.dispositions {
+        0 => String::new(),
+        n => format!(", {} ({} discarded)", text::count(n, "disposition"), t.discarded),
+    };
     let lost = loss_words(t.lost_offsets, t.unknown_offsets);
     let lost = lost.map_or_else(String::new, |told| format!("; {told}"));
     let originals = match t.originals {
@@ -226,7 +230,7 @@ fn summary(t: &Totals, quick: bool) -> String {
         n => format!(", {n} originals that were read again"),
     };
     format!(
-        "{}: {} records in {} objects ({}) of {} cuts in {} partitions{}{originals}{kafka}{lost}",
+        "{}: {} records in {} objects ({}) of {} cuts in {} partitions{}{originals}{dispositions}{kafka}{lost}",
         if t.damage == 0 { "no damage".to_owned() } else { format!("DAMAGE in {}", text::count(t.damage, "place")) },
         t.rows,
         t.objects,

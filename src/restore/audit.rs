@@ -12,6 +12,8 @@ use super::past::Past;
 use super::pieces::{Piece, counted};
 use super::plan::{PlanDoc, Skip, Why};
 use crate::archive::ledger::{json_meta, read};
+use crate::catalog::Catalog;
+use crate::disposition;
 use crate::error::{Error, Kind, Result};
 use crate::format::restored::{self, Restored};
 use crate::ledger::{LEDGER_VERSION, from_bytes, sha256_hex, to_bytes};
@@ -389,6 +391,17 @@ pub async fn ids(store: &dyn Store, prefix: &str) -> Result<Vec<String>> {
     Ok(folders.iter().filter_map(id).collect())
 }
 
+/// The ids of restores that are not over.
+pub async fn open(store: &dyn Store) -> Result<Vec<String>> {
+    let mut open = Vec::new();
+    for id in ids(store, "").await? {
+        if !Folder::new(store, &id).is_over().await? {
+            open.push(id);
+        }
+    }
+    Ok(open)
+}
+
 fn skipped_name(piece: Piece) -> String {
     format!("skipped/{}.jsonl", piece.name().trim_end_matches(".parquet"))
 }
@@ -407,14 +420,26 @@ fn to_lines(lines: &[SkippedLine]) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// What all restores but `own` did, and those of them that are not over.
-pub async fn past(store: &dyn Store, own: Option<&str>) -> Result<(Past, Vec<String>)> {
-    let (mut past, mut open) = (Past::default(), Vec::new());
+/// What all restores but `own` did, those of them that are not over, and what is discarded. `cuts`: keys of manifests, of
+/// whose records it is asked; of all if `None`.
+pub async fn past(
+    catalog: &Catalog,
+    own: Option<&str>,
+    cuts: Option<&BTreeSet<String>>,
+) -> Result<(Past, Vec<String>)> {
+    let store: &dyn Store = &**catalog.store();
+    let (mut past, mut open) = (Past::of_discards(disposition::load(catalog).await?), Vec::new());
     for id in ids(store, "").await? {
         if Some(id.as_str()) == own {
             continue;
         }
         let folder = Folder::new(store, &id);
+        if let Some(cuts) = cuts {
+            let plan = folder.plan().await?;
+            if !plan.is_some_and(|plan| plan.cuts.iter().any(|cut| cuts.contains(&cut.manifest))) {
+                continue;
+            }
+        }
         if folder.is_done().await? {
             for list in store.list_all(&folder.key("records-")).await? {
                 folder.rows(&list.key, |row| past.add(&row, true)).await?;

@@ -60,7 +60,7 @@ impl Batcher {
                 );
                 self.open.rows.push((id.clone(), place));
             }
-            Err(skip) if skip.why.is_failure() => self.open.skipped.push((id.clone(), skip)),
+            Err(skip) if skip.why.is_listed() => self.open.skipped.push((id.clone(), skip)),
             Err(_) => {}
         }
         self.open.end += 1;

@@ -44,7 +44,8 @@ impl Going<'_> {
         let limits = std::mem::take(&mut self.limits);
         let rules = restore.rules(&self.plan.options, &self.plan.targets, &limits, &self.plan.windows);
         let filter = Filter::new(self.plan.filter.clone())?;
-        let (past, _) = audit::past(restore.store(), Some(&self.plan.restore_id)).await?;
+        // Read by each run: what was discarded since the plan is not sent.
+        let (past, _) = audit::past(&restore.catalog, Some(&self.plan.restore_id), None).await?;
         // Cuts that are done are not read again.
         let (mut number, mut left) = (0, Vec::new());
         for cut in &self.plan.cuts {

@@ -183,7 +183,8 @@ fn place(selected: &Selected) -> CutPlace {
     (m.topic.clone(), m.partition, m.generation, m.from)
 }
 
-fn plan_cut(m: &Manifest, selected: u64, objects: &[DataObject], originals: &[Sidecar]) -> PlanCut {
+/// A cut as a plan has it.
+pub(crate) fn plan_cut(m: &Manifest, selected: u64, objects: &[DataObject], originals: &[Sidecar]) -> PlanCut {
     PlanCut {
         manifest: layout::manifest_key(&layout::ledger_prefix(&m.topic, m.partition, m.generation), m.from),
         topic: m.topic.clone(),

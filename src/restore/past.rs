@@ -1,5 +1,6 @@
-//! What earlier restores did with each record. Pure.
+//! What earlier restores did with each record, and what people decided about it. Pure.
 
+use crate::disposition::standing::{PartitionStanding, Said, Standing};
 use crate::format::restored::Restored;
 use roaring::RoaringTreemap;
 use std::collections::{BTreeMap, HashMap};
@@ -9,6 +10,17 @@ use std::collections::{BTreeMap, HashMap};
 pub struct Went {
     pub target: String,
     pub restore_id: String,
+    /// When the restore's first records there were acknowledged, microseconds since 1970.
+    pub since_us: i64,
+}
+
+/// What became of an archived record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Disposition<'a> {
+    Open,
+    Restored(&'a Went),
+    /// Not to be restored.
+    Discarded(&'a Said),
 }
 
 /// Offsets, by their number in [`Past::went`].
@@ -24,18 +36,27 @@ struct Offsets {
     unfinished: Listed,
 }
 
-/// Every record that an earlier restore lists.
+/// Every record that an earlier restore lists, and every one that is discarded.
 #[derive(Debug, Default)]
 pub struct Past {
+    pub discards: Standing,
     partitions: HashMap<(String, u32, i32), Offsets>,
     went: Vec<Went>,
 }
 
 /// The same for one topic partition in one generation.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct PastPartition<'a>(Option<(&'a Offsets, &'a [Went])>);
+pub struct PastPartition<'a> {
+    restored: Option<(&'a Offsets, &'a [Went])>,
+    discards: PartitionStanding<'a>,
+}
 
 impl Past {
+    /// Nothing was restored.
+    pub fn of_discards(discards: Standing) -> Self {
+        Self { discards, ..Self::default() }
+    }
+
     /// `finished`: by the list of a finished restore; else by what an unfinished one wrote down so far, of which its
     /// last batch may not have become visible.
     pub fn add(&mut self, row: &Restored, finished: bool) {
@@ -43,9 +64,16 @@ impl Past {
         let same = |w: &Went| w.target == row.target_topic && w.restore_id == row.restore_id;
         // Lists have long stretches of one target.
         let went = self.went.iter().rposition(same).unwrap_or_else(|| {
-            self.went.push(Went { target: row.target_topic.clone(), restore_id: row.restore_id.clone() });
+            self.went.push(Went {
+                target: row.target_topic.clone(),
+                restore_id: row.restore_id.clone(),
+                since_us: row.restored_at_us,
+            });
             self.went.len() - 1
         });
+        if let Some(went) = self.went.get_mut(went) {
+            went.since_us = went.since_us.min(row.restored_at_us);
+        }
         let partition = (row.id.topic.clone(), row.id.generation, row.id.partition);
         let offsets = self.partitions.entry(partition).or_default();
         let listed = if finished { &mut offsets.finished } else { &mut offsets.unfinished };
@@ -55,12 +83,25 @@ impl Past {
 
     pub fn of(&self, topic: &str, generation: u32, partition: i32) -> PastPartition<'_> {
         let offsets = self.partitions.get(&(topic.to_owned(), generation, partition));
-        PastPartition(offsets.map(|o| (o, &self.went[..])))
+        PastPartition {
+            restored: offsets.map(|o| (o, &self.went[..])),
+            discards: self.discards.of(topic, generation, partition),
+        }
     }
 }
 
 impl<'a> PastPartition<'a> {
-    /// Where a finished restore put it; of several, one.
+    /// By the newest of restores and dispositions. A restore is as old as its first batch: who discards while it runs
+    /// has the last word.
+    pub fn disposition(&self, offset: i64) -> Disposition<'a> {
+        match (self.finished(offset), self.discards.of(offset)) {
+            (Some(went), Some(said)) if went.since_us > said.at_us => Disposition::Restored(went),
+            (_, Some(said)) => Disposition::Discarded(said),
+            (Some(went), None) => Disposition::Restored(went),
+            (None, None) => Disposition::Open,
+        }
+    }
+    /// Where a finished restore put it; of several, the newest.
     pub fn finished(&self, offset: i64) -> Option<&'a Went> {
         self.find(offset, |o| &o.finished)
     }
@@ -70,12 +111,12 @@ impl<'a> PastPartition<'a> {
     }
 
     fn find(&self, offset: i64, of: impl Fn(&'a Offsets) -> &'a Listed) -> Option<&'a Went> {
-        let ((offsets, went), offset) = (self.0?, u64::try_from(offset).ok()?);
+        let ((offsets, went), offset) = (self.restored?, u64::try_from(offset).ok()?);
         let listed = of(offsets);
         if !listed.all.contains(offset) {
             return None;
         }
-        let (number, _) = listed.by.iter().rev().find(|(_, offsets)| offsets.contains(offset))?;
-        went.get(*number)
+        let by = listed.by.iter().filter(|(_, offsets)| offsets.contains(offset));
+        by.filter_map(|(number, _)| went.get(*number)).max_by_key(|went| went.since_us)
     }
 }

@@ -2,9 +2,9 @@
 //! asks the time.
 //!
 //! Owns [`PlanDoc`] and the rules ([`Rules::decide`]). Invariants: a record is never restored as something it was not,
-//! nor a second time without being asked, nor into a dead-letter topic.
+//! nor a second time or against a discard without being asked, nor into a dead-letter topic.
 
-use super::past::PastPartition;
+use super::past::{Disposition, PastPartition};
 use crate::dialect::{Dialects, Restorable, UNKNOWN, restore_target};
 use crate::error::{Error, Result};
 use crate::filter::FilterDoc;
@@ -59,6 +59,9 @@ pub struct RuleOptions {
     pub to: Option<String>,
     pub timestamps: Timestamps,
     pub include_restored: bool,
+    /// Left out where it is not set: plans and digests are those of versions that did not have it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub include_discarded: bool,
     pub allow_dead_letter_target: bool,
 }
 
@@ -206,6 +209,7 @@ pub fn digest(
 pub enum Why {
     AlreadyRestored,
     UnfinishedRestore,
+    Discarded,
     NotCopied,
     OtherDialects,
     UnknownOrigin,
@@ -222,6 +226,7 @@ impl Why {
         match self {
             Self::AlreadyRestored => "already restored",
             Self::UnfinishedRestore => "perhaps restored, by a restore that did not end",
+            Self::Discarded => "discarded: not to be restored",
             Self::NotCopied => {
                 "key and value of the original are not in the dead letter: headers only, or an envelope without them"
             }
@@ -244,6 +249,10 @@ impl Why {
             Self::UnfinishedRestore => {
                 "finish that restore with --resume ID. If it was taken over, compare restores/ID/sent with the target, and \
                  send what is missing there with --record-id and --include-restored"
+            }
+            Self::Discarded => {
+                "`show ID` says by whom and why. `dlq-archiver discard --undo` takes it back; --include-discarded sends it all \
+                 the same"
             }
             Self::NotCopied => {
                 "`dlq-archiver refetch` reads them from the topics that they came from, as long as those have them; then give \
@@ -284,6 +293,10 @@ impl Why {
     }
     /// Whether the record was asked for and is not where it should be, so that the command has to say so.
     pub fn is_failure(self) -> bool {
+        !matches!(self, Self::AlreadyRestored | Self::Discarded)
+    }
+    /// Whether a restore lists the records that it skips for it. Of those that were restored before there is a list.
+    pub fn is_listed(self) -> bool {
         self != Self::AlreadyRestored
     }
 }
@@ -361,6 +374,10 @@ impl Rules<'_> {
     ) -> std::result::Result<(Place, Made<'r>), Skip> {
         let skip = |why, target: Option<&str>| Err(Skip::of(why, target));
         let id = &record.id;
+        // First: what is accepted as lost needs no remedy.
+        if !self.options.include_discarded && matches!(past.disposition(id.offset), Disposition::Discarded(_)) {
+            return skip(Why::Discarded, None);
+        }
         let decoded = self.dialects.decode(&id.topic, id.partition, &record.raw);
         // Without the table that it was decoded with, an envelope would go as if it were the record in it.
         let found = |name: &str| decoded.hops.iter().any(|hop| hop.dialect == name);

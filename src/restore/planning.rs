@@ -53,7 +53,7 @@ impl Restore {
             false => None,
         };
         let Some(plan) = plan else {
-            let open: Vec<String> = audit::past(self.store(), None).await?.1;
+            let open: Vec<String> = audit::past(&self.catalog, None, None).await?.1;
             let open = if open.is_empty() { "none".into() } else { open.join(", ") };
             return Err(Error::config(format!("--resume {id}: there is no such restore. Unfinished ones: {open}")));
         };
@@ -85,7 +85,7 @@ impl Restore {
                 return Ok(Prepared::Unfinished(Box::new(plan), reached(&sent)));
             }
         }
-        let (past, open) = audit::past(self.store(), None).await?;
+        let (past, open) = audit::past(&self.catalog, None, None).await?;
         let mut counts = Counts::new(self.options.filter.record_ids());
         let (mut planned, mut limits) = (Vec::new(), TopicLimits::new(now_us() / 1000));
         let mut index = Index::new(self.catalog.store().clone());

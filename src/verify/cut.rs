@@ -4,7 +4,7 @@ use super::chain::{Intent as Named, Link, Said, Stored};
 use super::damage::{Damage, What};
 use super::documents::{self, Gaps, Owner, Place, Rows};
 use super::kafka::Expected;
-use super::{MEMORY, Run, blocking, object, orphans};
+use super::{MEMORY, Run, blocking, dispositions, object, orphans};
 use crate::error::{Error, Result};
 use crate::layout;
 use crate::ledger::{DataObject, GapKind, Intent, Manifest, sha256_hex};
@@ -60,6 +60,12 @@ pub(super) async fn verify(
         (None, Named::To(to)) => Some(to),
         _ => None,
     };
+    let named_by = manifest.as_ref().map(|m| (m.topic.clone(), m.generation, m.partition));
+    let genesis = || place.genesis.as_ref().map(|g| (g.topic.clone(), g.generation, g.partition));
+    if let Some(at) = named_by.or_else(genesis) {
+        let rows = rows.as_ref().map(|rows| rows.as_slice());
+        dispositions::seen(&mut run.found().pending, &at, (from, to.unwrap_or(i64::MAX)), rows);
+    }
     if let Some(manifest) = manifest {
         count_gaps(&run, &manifest);
         let manifest = Arc::new(manifest);

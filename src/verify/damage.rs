@@ -36,6 +36,9 @@ pub enum What {
     OffsetTwice,
     /// A list of originals that were read again.
     RefetchListDamaged,
+    DispositionMissing,
+    /// Or is of records that are not archived.
+    DispositionDamaged,
     /// Under `data/`, and named by no manifest and no intent.
     Orphan,
     ReceiptArchive,
@@ -79,6 +82,10 @@ impl What {
             Self::RefetchListDamaged => {
                 "restore it from an older version or a copy of the bucket; or remove it, if its files are there: the next \
                  `dlq-archiver refetch` lists them again"
+            }
+            Self::DispositionMissing | Self::DispositionDamaged => {
+                "restore it from an older version or a copy of the bucket: `restore` and `list` stop until then, as what was \
+                 discarded is not known"
             }
             Self::UnknownVersion => "verify with the newer program that wrote it",
             Self::ObjectMissing => {
@@ -155,6 +162,9 @@ pub struct Totals {
     pub compacted_offsets: u64,
     /// Originals that were read again, and are kept beside the data.
     pub originals: u64,
+    pub dispositions: u64,
+    /// Records that are discarded.
+    pub discarded: u64,
     /// Records that were read from Kafka and compared.
     pub kafka_records: u64,
     /// Offsets that Kafka has behind the archive's ends; null where Kafka was not asked.

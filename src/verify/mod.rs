@@ -7,6 +7,7 @@ mod chain;
 mod comparing;
 mod cut;
 mod damage;
+mod dispositions;
 mod documents;
 mod kafka;
 mod ledgers;
@@ -151,6 +152,8 @@ struct Found {
     behind: BTreeMap<TopicPartition, u64>,
     /// Hashes of the keys that ledgers name.
     named: Vec<u128>,
+    /// Offsets of dispositions that are not found yet.
+    pending: dispositions::Pending,
 }
 
 /// What all of a run's tasks share.
@@ -197,6 +200,8 @@ pub async fn run(options: Options, store: Arc<dyn Store>, counters: Arc<Counters
         cuts: Semaphore::new(CUTS),
         memory: Semaphore::new(MEMORY as usize),
     });
+    // Before the ledgers: a disposition is written after the cuts of its records.
+    dispositions::verify(&run).await?;
     let ledgers = ledgers::find(&*run.store, &run.options.filter).await?;
     run.check_topics(&ledgers).await?;
     run.counters.all_cuts.store(ledgers.iter().map(Ledger::cuts).sum(), Relaxed);
@@ -209,6 +214,7 @@ pub async fn run(options: Options, store: Arc<dyn Store>, counters: Arc<Counters
         joined(walked)?;
     }
     run.compare_generations();
+    dispositions::finish(&run, |topic, partition| run.options.filter.may_match_partition(topic, partition));
     run.tell_unarchived(&known).await?;
     let mut named = std::mem::take(&mut run.found().named);
     named.sort_unstable();

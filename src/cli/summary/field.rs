@@ -1,10 +1,12 @@
 //! What `summary` counts by: columns, and where each is known from.
 
+use crate::cli::disposition::name;
 use crate::cli::text;
 use crate::filter::is_exact;
 use crate::format::ArchivedRecord;
 use crate::layout;
 use crate::ledger::{Counts, DataObject, Manifest};
+use crate::restore::past::Disposition;
 use clap::ValueEnum;
 use serde_json::Value;
 
@@ -26,6 +28,8 @@ pub enum Field {
     EventSource,
     EventType,
     PayloadState,
+    // What became of it, see `cli::disposition`.
+    Disposition,
 }
 
 /// A column's value; numbers stay numbers in documents.
@@ -79,10 +83,11 @@ impl Field {
             Self::EventSource => "EVENT SOURCE",
             Self::EventType => "EVENT TYPE",
             Self::PayloadState => "PAYLOAD",
+            Self::Disposition => "DISPOSITION",
         }
     }
 
-    /// The column's name in the archive's schema.
+    /// The column's name in the archive's schema; what became of a record is in none.
     pub fn name(self) -> &'static str {
         match self {
             Self::Topic => "kafka_topic",
@@ -101,6 +106,7 @@ impl Field {
             Self::EventSource => "event_source",
             Self::EventType => "event_type",
             Self::PayloadState => "payload_state",
+            Self::Disposition => "disposition",
         }
     }
 
@@ -122,7 +128,7 @@ impl Field {
         })
     }
 
-    pub fn of(self, r: &ArchivedRecord<'_>) -> Cell {
+    pub fn of(self, r: &ArchivedRecord<'_>, disposition: &Disposition<'_>) -> Cell {
         let d = &r.decoded;
         match self {
             Self::Topic => Cell::text(Some(&r.id.topic)),
@@ -141,6 +147,7 @@ impl Field {
             Self::EventSource => Cell::text(d.event_source.as_deref()),
             Self::EventType => Cell::text(d.event_type.as_deref()),
             Self::PayloadState => Cell::text(Some(d.payload_state.as_str())),
+            Self::Disposition => Cell::text(Some(name(disposition))),
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Tests of the rules, and of batches made by them.
 
 use super::*;
+use crate::disposition::documents::{self, Action};
 use crate::format::restored::Restored;
 use crate::record::{Decoded, RawBatch, RecordId, TimestampType};
 use crate::restore::batch::{Batcher, Limits};
@@ -315,6 +316,63 @@ fn every_reason_to_skip() {
     assert_eq!(world.decide(&one(&from("x-dlq")), 0), skipped(Why::MissingTarget, Some("x-dlq")));
 }
 
+fn discard(world: &mut World, action: Action, at: &str, offsets: &[u64]) {
+    let stored = documents::sample(world.past.discards.end(), action, at, offsets).1;
+    world.past.discards.add(stored);
+}
+
+#[test]
+fn a_discarded_record_is_not_restored_until_that_is_taken_back_or_asked_for() {
+    let (mut world, batch) = (World::new(), one(&CONNECT));
+    discard(&mut world, Action::Discard, "2026-12-01T00:00:00Z", &[0]);
+    assert_eq!(world.decide(&batch, 0), skipped(Why::Discarded, None));
+    assert_eq!(
+        world.decide(&one(&[]), 0),
+        skipped(Why::Discarded, None),
+        "accepted as lost: what else it lacks is not told"
+    );
+    world.options.include_restored = true;
+    assert_eq!(world.decide(&batch, 0), skipped(Why::Discarded, None));
+    world.options = RuleOptions { include_discarded: true, ..RuleOptions::default() };
+    assert_eq!(world.decide(&batch, 0), sent_to("orders", Some(1)));
+    world.options = RuleOptions::default();
+    discard(&mut world, Action::Undo, "2026-12-01T00:00:00Z", &[0]);
+    assert_eq!(world.decide(&batch, 0), sent_to("orders", Some(1)));
+    assert!(!Why::Discarded.is_failure() && Why::Discarded.is_listed() && !Why::AlreadyRestored.is_listed());
+}
+
+#[test]
+fn of_restores_and_discards_the_newest_is_what_became_of_a_record() {
+    let mut world = World::new();
+    let at = |at_us, restore: &str| Restored { restored_at_us: at_us, ..restored(3, restore) };
+    let of = |world: &World| match world.past.of("failures", 1, 0).disposition(3) {
+        Disposition::Open => "open".to_owned(),
+        Disposition::Restored(went) => went.restore_id.clone(),
+        Disposition::Discarded(said) => said.reason.clone(),
+    };
+    assert_eq!(of(&world), "open");
+    world.past.add(&at(5, "r-1"), false);
+    assert_eq!(of(&world), "open", "perhaps is not restored");
+    world.past.add(&at(10, "r-2"), true);
+    world.past.add(&at(7, "r-3"), true);
+    assert_eq!(of(&world), "r-2");
+    discard(&mut world, Action::Discard, "1970-01-01T00:00:00.000020Z", &[3]);
+    assert_eq!(of(&world), "reason 1");
+    // It began before the discard, and went on.
+    world.past.add(&at(15, "r-4"), true);
+    world.past.add(&at(25, "r-4"), true);
+    assert_eq!(of(&world), "reason 1");
+    world.past.add(&at(21, "r-5"), true);
+    assert_eq!(of(&world), "r-5", "it was asked to include discarded ones");
+    let batch = {
+        let mut batch = RawBatch::new();
+        push(&mut batch, 3, 1, Some(b"v"), &CONNECT);
+        batch
+    };
+    let Verdict::Skip(skip) = world.decide(&batch, 0) else { panic!("sent twice") };
+    assert_eq!((skip.why, skip.restore_id.as_deref()), (Why::AlreadyRestored, Some("r-5")));
+}
+
 #[test]
 fn a_headers_only_record_is_never_a_tombstone() {
     let mut world = World::new();
@@ -341,6 +399,12 @@ fn the_same_command_has_the_same_digest() {
     let of = |filter: &FilterDoc, since| digest("a", filter, Some(since), None, &options, "auto").unwrap();
     assert_eq!(of(&filter(1), "2h"), of(&filter(2), "2h"), "two hours ago is another time by then");
     assert_ne!(of(&filter(1), "2h"), of(&filter(1), "3h"));
+    let older = r#"{"to":null,"timestamps":"keep","include_restored":false,"allow_dead_letter_target":false}"#;
+    assert_eq!(
+        serde_json::to_string(&options).unwrap(),
+        older,
+        "an unfinished plan of an older version is found again"
+    );
     let to = RuleOptions { to: Some("x".into()), ..RuleOptions::default() };
     assert_ne!(of(&filter(1), "2h"), digest("a", &filter(1), Some("2h"), None, &to, "auto").unwrap());
     assert_ne!(of(&filter(1), "2h"), digest("b", &filter(1), Some("2h"), None, &options, "auto").unwrap());

@@ -1,0 +1,106 @@
+//! Dispositions: whether they chain, and are of archived records.
+
+use super::damage::{Damage, What};
+use super::documents::{self, Rows};
+use super::{Found, Run};
+use crate::disposition::documents::{DispositionDoc, End, Place, Stored};
+use crate::disposition::standing::Standing;
+use crate::error::Result;
+use crate::layout;
+use roaring::RoaringTreemap;
+use std::collections::HashMap;
+
+/// Offsets that dispositions name and no cut was found to have, and the first disposition that names some.
+pub(super) type Pending = HashMap<Place, (u32, RoaringTreemap)>;
+
+/// Follows the chain from its beginning, behind damage too. Left to find are the offsets that it names.
+pub(super) async fn verify(run: &Run) -> Result<()> {
+    let (mut before, mut whole, mut standing) = (End::default(), true, Standing::default());
+    for object in run.store.list_all(layout::DISPOSITIONS_PREFIX).await? {
+        let Some(number) = layout::disposition_number(&object.key) else {
+            let expected = "nothing but dispositions here";
+            run.tell(Damage::new(What::DispositionDamaged, &object.key, expected, "an object of another name"));
+            continue;
+        };
+        while before.number.checked_add(1).is_some_and(|next| next < number) {
+            before = End { number: before.number + 1, sha256: None };
+            whole = false;
+            let key = layout::disposition_key(before.number);
+            run.tell(Damage::new(What::DispositionMissing, key, "a disposition: there are later ones", "nothing"));
+        }
+        let bytes = run.store.get(&object.key).await?.unwrap_or_default();
+        let end = End::behind(number, &bytes);
+        match read(run, &object.key, number, whole.then_some(&before), &bytes) {
+            Ok(stored) => {
+                pend(&mut run.found(), &stored);
+                standing.add(stored);
+                whole = true;
+            }
+            Err(damage) => {
+                // Its successor has the hash of the genuine one.
+                whole = damage.kind == What::ChainBroken;
+                run.tell(damage);
+            }
+        }
+        before = end;
+    }
+    let totals = &mut run.found().totals;
+    totals.dispositions = before.number.into();
+    totals.discarded = standing.records();
+    Ok(())
+}
+
+/// `before`: where the chain ends, if that is known.
+fn read(run: &Run, key: &str, number: u32, before: Option<&End>, bytes: &[u8]) -> Result<Stored, Damage> {
+    let bad = |kind, expected: String, found: String| Err(Damage::new(kind, key, expected, found));
+    let doc: DispositionDoc = documents::parse(What::DispositionDamaged, key, bytes)?;
+    if doc.number != number {
+        return bad(What::DispositionDamaged, format!("number {number}"), format!("number {}", doc.number));
+    }
+    if let Some(id) = run.archive_id.as_deref().filter(|id| *id != doc.archive_id) {
+        let (expected, found) =
+            (format!("a disposition of archive {id}"), format!("one of archive {}", doc.archive_id));
+        return bad(What::DispositionDamaged, expected, found);
+    }
+    if let Some(before) = before.filter(|before| before.sha256 != doc.previous_sha256) {
+        let sha256 = |of: &Option<String>| of.clone().unwrap_or_else(|| "none".into());
+        let expected = format!("the SHA-256 of the one before: {}", sha256(&before.sha256));
+        return bad(What::ChainBroken, expected, sha256(&doc.previous_sha256));
+    }
+    let expected = "offsets and counts that agree";
+    Stored::of(doc, End::behind(number, bytes))
+        .or_else(|e| bad(What::DispositionDamaged, expected.into(), e.message().to_owned()))
+}
+
+fn pend(found: &mut Found, stored: &Stored) {
+    for (place, offsets) in &stored.offsets {
+        let pending = found.pending.entry(place.clone()).or_insert_with(|| (stored.doc.number, RoaringTreemap::new()));
+        pending.1 |= offsets;
+    }
+}
+
+/// A cut has these offsets; all of its range if that cannot be read.
+pub(super) fn seen(pending: &mut Pending, place: &Place, (from, to): (i64, i64), rows: Option<&[Rows]>) {
+    let Some((_, offsets)) = pending.get_mut(place) else { return };
+    match rows {
+        Some(rows) => rows.iter().for_each(|rows| *offsets -= &rows.offsets),
+        None => drop(offsets.remove_range(from.max(0).unsigned_abs()..to.max(0).unsigned_abs())),
+    }
+}
+
+/// Tells what no cut has. `walked`: whether this partition was looked at.
+pub(super) fn finish(run: &Run, walked: impl Fn(&str, i32) -> bool) {
+    let pending = std::mem::take(&mut run.found().pending);
+    for ((topic, generation, partition), (number, offsets)) in pending {
+        let (Some(first), Some(last)) = (offsets.min(), offsets.max()) else { continue };
+        if !walked(&topic, partition) {
+            continue;
+        }
+        let found = format!(
+            "{} offsets of {topic}/{partition} (generation {generation}) that are not, in {first}..={last}",
+            offsets.len()
+        );
+        let key = layout::disposition_key(number);
+        run.tell(Damage::new(What::DispositionDamaged, key, "offsets of archived records, from here on", found));
+    }
+}
