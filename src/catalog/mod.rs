@@ -6,6 +6,7 @@
 
 mod ahead;
 mod cut;
+mod sample;
 
 pub use ahead::Cuts;
 pub use cut::Cut;

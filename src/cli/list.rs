@@ -1,14 +1,14 @@
 //! `dlq-archiver list`.
 
 use super::args::ArchiveArgs;
-use super::filter::FilterArgs;
+use super::filter::{FilterArgs, PickArgs};
 use super::output::{Documents, Out, Output, OutputArgs};
 use super::progress::{Progress, human_bytes};
 use super::table::{Column, Table};
 use super::{record, text};
 use crate::catalog::{Catalog, Cut, Reading, Selected};
 use crate::error::{Error, Result, few};
-use crate::filter::{Filter, FilterDoc, short_class};
+use crate::filter::{Filter, FilterDoc, Unjudged, short_class};
 use crate::format::{ArchivedRecord, Projection};
 use crate::record::RecordId;
 use crate::refetch::documents::Known;
@@ -23,11 +23,16 @@ use std::time::{Duration, Instant};
 #[command(after_help = "Examples:\n  \
     dlq-archiver list --archive s3://compliance/dlq --since 2h\n  \
     dlq-archiver list --archive s3://compliance/dlq --pipeline size-check --error-code 500 -o jsonl\n\n\
-    With a limit, records are in order of their Kafka timestamp; without one in order of topic, partition, offset.")]
+    Records are in order of topic, partition, offset; the newest in order of their Kafka timestamp. --sample is drawn from \
+    all that match the other filters; --limit and --newest take theirs from the sample.")]
 pub struct Args {
-    /// The newest N records by Kafka timestamp, newest last; 0 for all [default: 100 for -o table, all for json and jsonl]
+    /// The first N of what matches, in order of topic, partition, offset; 0 for all
     #[arg(long, value_name = "N")]
-    limit: Option<usize>,
+    limit: Option<u64>,
+
+    /// The newest N of what matches by Kafka timestamp, newest last [default: 100 for -o table without --limit and --sample]
+    #[arg(long, value_name = "N", conflicts_with = "limit", value_parser = clap::value_parser!(u32).range(1..))]
+    newest: Option<u32>,
 
     /// With -o json or jsonl: key, value, headers and stack trace too
     #[arg(long)]
@@ -36,13 +41,15 @@ pub struct Args {
     #[command(flatten)]
     output: OutputArgs,
     #[command(flatten)]
+    pick: PickArgs,
+    #[command(flatten)]
     filter: FilterArgs,
     #[command(flatten)]
     store: ArchiveArgs,
 }
 
 /// Rows of a table unless told otherwise.
-const TABLE_LIMIT: usize = 100;
+const TABLE_LIMIT: u32 = 100;
 
 pub async fn run(args: Args) -> Result<u8> {
     let output = args.output.output;
@@ -51,26 +58,46 @@ pub async fn run(args: Args) -> Result<u8> {
             "--payload goes with -o json or -o jsonl: a table has no room for it. `show ID` shows all of one record",
         ));
     }
-    let filter = args.filter.filter()?;
+    let limit = args.limit.filter(|n| *n > 0);
+    let filter = args.filter.picked(&args.pick, limit)?;
+    let default = output == Output::Table && args.limit.is_none() && args.pick == PickArgs::default();
+    let newest = args.newest.or(default.then_some(TABLE_LIMIT));
     let catalog = Catalog::open(args.store.read().await?).await?;
-    let limit = args.limit.unwrap_or(if output == Output::Table { TABLE_LIMIT } else { 0 });
     let projection = if args.payload { Projection::All } else { Projection::NoPayload };
     let partitions = catalog.partitions(&filter).await?;
     let selected = catalog.select_in(&partitions, &filter).await?;
+    let (filter, selected, unjudged) = catalog.sampled(filter, selected).await?;
     let (progress, sink, found) = (Read::default(), Sink::new(output), BTreeSet::new());
     let index = Index::new(catalog.store().clone());
-    let mut scan =
-        Scan { catalog, filter, projection, progress, sink, out: Out::new(), found, index, lacking: [0; LACKING] };
-    let more = if limit == 0 { scan.all(selected).await? } else { scan.newest(selected, limit).await? };
-    let Scan { catalog, filter, progress, sink, mut out, found, lacking, .. } = scan;
+    let mut scan = Scan {
+        catalog,
+        filter,
+        projection,
+        progress,
+        sink,
+        out: Out::new(),
+        found,
+        index,
+        lacking: [0; LACKING],
+        unjudged,
+    };
+    let more = match newest {
+        None => scan.all(selected).await?,
+        Some(newest) => scan.newest(selected, newest as usize).await?,
+    };
+    let Scan { catalog, filter, progress, sink, mut out, found, lacking, unjudged, .. } = scan;
     drop(progress);
     let any = sink.finish(&mut out)?;
     out.flush()?;
     tell_missing(&filter, &found);
+    tell_unjudged(unjudged.as_ref());
     if !any {
         tell_none(&catalog, &filter).await?;
-    } else if more && output == Output::Table {
-        super::output::tell(&format!("These are the newest {limit}; there are more: --limit 0 lists all."));
+    } else if let Some(newest) = newest
+        && more
+        && output == Output::Table
+    {
+        super::output::tell(&format!("These are the newest {newest}; there are more: --limit 0 lists all."));
     }
     if output == Output::Table {
         tell_lacking(lacking);
@@ -88,6 +115,13 @@ pub async fn tell_none(catalog: &Catalog, filter: &Filter) -> Result<()> {
         super::output::tell(&format!("No archived record matches. Likely: {}.", text::clean(&why.likely())));
     }
     Ok(())
+}
+
+/// Says of how many records it is not known whether they match.
+pub fn tell_unjudged(unjudged: Option<&Unjudged>) {
+    if let Some(unjudged) = unjudged {
+        super::output::tell(&text::clean(&format!("{unjudged}.")));
+    }
 }
 
 /// Says which of the record ids that were asked for were not found.
@@ -157,6 +191,8 @@ struct Scan {
     index: Index,
     /// Printed records, by what they lack.
     lacking: [u64; LACKING],
+    /// Told by the sample, if one was drawn.
+    unjudged: Option<Unjudged>,
 }
 
 impl Scan {
@@ -183,7 +219,7 @@ impl Scan {
         if !std::io::stdout().is_terminal() {
             self.progress.start(&selected);
         }
-        let mut cuts = self.catalog.cuts(selected, &self.filter, self.reading());
+        let mut cuts = self.catalog.cuts(selected, &self.filter, self.reading()).limit(self.filter.doc().limit);
         while let Some(cut) = cuts.next().await? {
             let known = self.known(&cut).await?;
             for (i, row) in cut.iter().enumerate() {
@@ -194,6 +230,7 @@ impl Scan {
             self.out.flush()?;
             self.progress.cut(cut.manifest().objects.iter().map(|o| o.size).sum());
         }
+        self.unjudged = self.unjudged.take().or_else(|| cuts.unjudged().cloned());
         Ok(false)
     }
 
@@ -235,6 +272,7 @@ impl Scan {
             }
             self.progress.cut(cut.manifest().objects.iter().map(|o| o.size).sum());
         }
+        self.unjudged = self.unjudged.take().or_else(|| cuts.unjudged().cloned());
         let mut kept: Vec<_> = kept.into_iter().map(|Reverse(row)| row).collect();
         kept.sort();
         for (_, _, rendered, lack) in kept {

@@ -1,5 +1,7 @@
 //! What of the ledger cannot hold a matching record, and what certainly does: so that few objects are read.
 
+use super::expression::columns::{self, Value};
+use super::expression::{Parsed, Subject, Verdict};
 use super::{END_MS, Filter, Text, any};
 use crate::layout;
 use crate::ledger::{Counts, DataObject, Manifest};
@@ -17,6 +19,33 @@ fn is_folded(c: &Counts) -> bool {
 
 fn is_cut(class: &str) -> bool {
     class.len() >= MAYBE_CUT
+}
+
+/// What a manifest tells of some of an object's rows.
+struct OfCounts<'o> {
+    o: &'o DataObject,
+    c: &'o Counts,
+}
+
+impl Subject for OfCounts<'_> {
+    fn column(&self, column: usize) -> Option<Value<'_>> {
+        match columns::name(column) {
+            "pipeline_name" => self.o.pipeline.as_deref().map(|name| Value::text(Some(name))),
+            _ if is_folded(self.c) => None,
+            "dialect" => Some(Value::text(Some(&self.c.dialect))),
+            "error_code" => Some(Value::int(self.c.error_code)),
+            "error_class" if !self.c.error_class.as_deref().is_some_and(is_cut) => {
+                Some(Value::text(self.c.error_class.as_deref()))
+            }
+            _ => None,
+        }
+    }
+    fn header(&self, _: &str) -> Option<Value<'_>> {
+        None
+    }
+    fn json(&self) -> Parsed<'_> {
+        Parsed::NotKnown
+    }
 }
 
 impl Filter {
@@ -70,7 +99,13 @@ impl Filter {
             && o.pipeline.as_deref().is_none_or(|name| any(&self.pipeline, Some(name)))
             && self.offsets_overlap(o)
             && self.times_overlap(o)
-            && o.counts.iter().any(|c| self.may_match_counts(c))
+            && o.counts.iter().any(|c| self.may_match_counts(c) && self.may_hold(o, c))
+    }
+
+    /// Whether `--where` may hold for rows of these counts.
+    fn may_hold(&self, o: &DataObject, c: &Counts) -> bool {
+        let judged = self.expression.as_ref().map(|e| e.judge(&OfCounts { o, c }));
+        !matches!(judged, Some(Verdict::False | Verdict::Null))
     }
 
     fn offsets_overlap(&self, o: &DataObject) -> bool {
@@ -108,7 +143,9 @@ impl Filter {
         let other_columns = !self.error_message.is_empty()
             || !self.event_id.is_empty()
             || !self.origin_topic.is_empty()
-            || self.record_ids.is_some();
+            || self.record_ids.is_some()
+            || self.expression.is_some()
+            || d.sample.is_some();
         if other_columns {
             return None;
         }
