@@ -227,7 +227,8 @@ impl Builder {
         })?;
         let (mut found, m) = (0, &selected.manifest);
         let needed = if filter.needs_payload() { Projection::All } else { reading.projection };
-        format::read(format, bytes, needed, &mut |mut r| {
+        let may_match = |group: &format::Group<'_>| filter.may_match_group(m, group);
+        let pruned = format::read_groups(format, bytes, needed, &may_match, &mut |mut r| {
             found += 1;
             let here = (r.id.topic.as_str(), r.id.partition, r.id.generation) == (&m.topic, m.partition, m.generation);
             if !here || r.id.offset < m.from || r.id.offset >= m.to {
@@ -249,8 +250,8 @@ impl Builder {
             Ok(ControlFlow::Continue(()))
         })
         .map_err(|e| e.context(format!("data object {}", o.key)))?;
-        if found != o.rows {
-            return Err(damaged(format!("it has {found} records, not {}", o.rows)));
+        if found + pruned != o.rows {
+            return Err(damaged(format!("it has {} records, not {}", found + pruned, o.rows)));
         }
         Ok(())
     }

@@ -3,6 +3,7 @@
 use super::expression::columns::{self, Value};
 use super::expression::{Parsed, Subject, Verdict};
 use super::{END_MS, Filter, Text, any};
+use crate::format::Group;
 use crate::layout;
 use crate::ledger::{Counts, DataObject, Manifest};
 use crate::record::RecordId;
@@ -46,6 +47,11 @@ impl Subject for OfCounts<'_> {
     fn json(&self) -> Parsed<'_> {
         Parsed::NotKnown
     }
+}
+
+/// Whether what lies between the first two, if they are known, has some of `[from, to)`.
+fn overlap(has: Option<(i64, i64)>, from: Option<i64>, to: Option<i64>) -> bool {
+    has.is_none_or(|(min, max)| from.is_none_or(|from| from <= max) && to.is_none_or(|to| min < to))
 }
 
 impl Filter {
@@ -108,14 +114,26 @@ impl Filter {
         !matches!(judged, Some(Verdict::False | Verdict::Null))
     }
 
+    /// Whether a row group of an object that may match can hold a matching record.
+    pub fn may_match_group(&self, m: &Manifest, group: &Group<'_>) -> bool {
+        let may_have = |text: &Text| match text {
+            Text::Exact(id) => group.may_have_event(id),
+            Text::Regex(_) => true,
+        };
+        let offsets = |(min, max): (i64, i64)| {
+            self.may_match_offsets(&m.topic, m.partition, m.generation, min, max.saturating_add(1))
+        };
+        group.offsets.is_none_or(offsets)
+            && overlap(group.timestamps_ms, self.doc.since_ms, self.doc.until_ms)
+            && (self.event_id.is_empty() || self.event_id.iter().any(may_have))
+    }
+
     fn offsets_overlap(&self, o: &DataObject) -> bool {
-        let (Some(min), Some(max)) = (o.min_offset, o.max_offset) else { return true };
-        self.doc.offset_from.is_none_or(|from| from <= max) && self.doc.offset_to.is_none_or(|to| min < to)
+        overlap(o.min_offset.zip(o.max_offset), self.doc.offset_from, self.doc.offset_to)
     }
 
     fn times_overlap(&self, o: &DataObject) -> bool {
-        let (Some(min), Some(max)) = (o.min_timestamp_ms, o.max_timestamp_ms) else { return true };
-        self.doc.since_ms.is_none_or(|since| since <= max) && self.doc.until_ms.is_none_or(|until| min < until)
+        overlap(o.min_timestamp_ms.zip(o.max_timestamp_ms), self.doc.since_ms, self.doc.until_ms)
     }
 
     fn may_match_counts(&self, c: &Counts) -> bool {
