@@ -132,6 +132,57 @@ async fn filters_select_what_they_say() {
     assert!(first["kafka_value_text"].as_str().unwrap().contains("Records"), "{first}");
 }
 
+/// 600 KiB that do not compress, of events `<name>0` to `<name>1999`.
+async fn events(archive: &mut TestArchive, name: &str, from: i64) {
+    let mut state = 1u64;
+    let mut noise = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 56) as u8 | 0x80
+    };
+    let rows: Vec<(String, Vec<u8>)> =
+        (0..2000).map(|i| (format!("{name}{i}"), (0..300).map(|_| noise()).collect())).collect();
+    let records: Vec<_> = (from..)
+        .zip(&rows)
+        .map(|(offset, (id, value))| Rec {
+            offset,
+            value: Some(value),
+            headers: vec![
+                (b"ce_specversion", Some(b"1.0")),
+                (b"ce_id", Some(id.as_bytes())),
+                (b"ce_knativeerrorcode", Some(b"500")),
+            ],
+            ..Rec::default()
+        })
+        .collect();
+    archive.cut("default-dlt", 0, from, from + 2000, batch(&records), Vec::new()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_object_whose_bloom_filter_has_not_the_event_is_not_fetched() {
+    let mut archive = TestArchive::new(Format::Parquet).await;
+    events(&mut archive, "a", 0).await;
+    events(&mut archive, "b", 2000).await;
+    for id in ["a7", "b1999"] {
+        assert_eq!(archive.run(&["list", "--event-id", id, "-o", "jsonl"]).lines().len(), 1, "{id}");
+    }
+    assert_eq!(archive.run(&["list", "--event-id", "^[ab]7$", "-o", "jsonl"]).lines().len(), 2);
+    // Who reads the first object notices.
+    let first =
+        archive.run(&["show", "default-dlt/0/0", "-o", "json"]).json()["data_object"].as_str().unwrap().to_owned();
+    let path = archive.path(&first);
+    let mut bytes = std::fs::read(&path).unwrap();
+    assert!(bytes.len() > 300 << 10, "{}", bytes.len());
+    bytes[..100_000].fill(0);
+    std::fs::write(&path, &bytes).unwrap();
+    for missed in [&["--event-id", "b1999"][..], &["--event-id", "b7", "--event-id", "b8"]] {
+        assert!(archive.run(&[&["list", "-o", "jsonl"], missed].concat()).lines().len() <= 2);
+        archive.run(&[&["summary"], missed].concat()).ok();
+    }
+    for read in [&["--event-id", "a7"][..], &["--event-id", "^b7$"], &["--event-id", "b7", "--event-id", "a8"]] {
+        assert!(archive.run(&[&["list", "-o", "jsonl"], read].concat()).fails(1).contains(&first), "{read:?}");
+    }
+}
+
 /// Orders of which some are no JSON, and some have another type.
 async fn orders() -> TestArchive {
     let mut archive = TestArchive::new(Format::Parquet).await;

@@ -114,6 +114,17 @@ impl Filter {
         !matches!(judged, Some(Verdict::False | Verdict::Null))
     }
 
+    /// The events that are looked for, where the filter names them.
+    pub fn events(&self) -> Option<Vec<&str>> {
+        fn exact(text: &Text) -> Option<&str> {
+            match text {
+                Text::Exact(id) => Some(id),
+                Text::Regex(_) => None,
+            }
+        }
+        if self.event_id.is_empty() { None } else { self.event_id.iter().map(exact).collect() }
+    }
+
     /// Whether a row group of an object that may match can hold a matching record.
     pub fn may_match_group(&self, m: &Manifest, group: &Group<'_>) -> bool {
         let may_have = |text: &Text| match text {

@@ -6,6 +6,7 @@
 
 mod jsonl;
 mod jsonl_read;
+pub mod lookup;
 mod parquet_read;
 mod parquet_write;
 pub mod refetched;
