@@ -160,6 +160,8 @@ pub struct Filter {
     event_id: Vec<Text>,
     origin_topic: Vec<Text>,
     record_ids: Option<BTreeSet<RecordId>>,
+    /// Of the record ids, whichever partition they are in.
+    offsets: BTreeSet<i64>,
     expression: Option<Expression>,
 }
 
@@ -251,6 +253,7 @@ impl Filter {
             error_message: doc.error_message.iter().map(|t| regex("--error-message", t)).collect::<Result<_>>()?,
             event_id: texts("--event-id", &doc.event_id)?,
             origin_topic: texts("--origin-topic", &doc.origin_topic)?,
+            offsets: record_ids.iter().flatten().map(|id| id.offset).collect(),
             record_ids,
             expression,
             doc,
@@ -264,6 +267,7 @@ impl Filter {
         Self {
             doc: FilterDoc { record_id: Some(vec![id.to_string()]), ..FilterDoc::default() },
             record_ids: Some(BTreeSet::from([id.clone()])),
+            offsets: BTreeSet::from([id.offset]),
             ..Self::default()
         }
     }

@@ -124,12 +124,11 @@ async fn filters_select_what_they_say() {
     let asked_by_header = "headers['__connect.errors.topic'] = 'orders' OR headers['ce_specversion'] IS NOT NULL";
     let by_header = archive.run(&["list", "-o", "jsonl", "--payload", "--where", asked_by_header]).lines();
     let has = |r: &Value| r["kafka_headers"].as_array().unwrap().iter().any(|h| h["name"] == "ce_specversion");
-    let first = by_header.iter().find(|r| has(r)).unwrap();
+    assert!(by_header.iter().any(has) && by_header.len() < all.len());
     // What was read to judge is not printed unasked.
     let bare = archive.run(&["list", "-o", "jsonl", "--where", asked_by_header]).lines();
     assert_eq!(ids(&bare), ids(&by_header));
     assert!(bare[0].get("kafka_headers").is_none() && bare[0]["kafka_value_size"] == by_header[0]["kafka_value_size"]);
-    assert!(first["kafka_value_text"].as_str().unwrap().contains("Records"), "{first}");
 }
 
 /// 600 KiB that do not compress, of events `<name>0` to `<name>1999`.
@@ -166,13 +165,13 @@ async fn an_object_whose_bloom_filter_has_not_the_event_is_not_fetched() {
         assert_eq!(archive.run(&["list", "--event-id", id, "-o", "jsonl"]).lines().len(), 1, "{id}");
     }
     assert_eq!(archive.run(&["list", "--event-id", "^[ab]7$", "-o", "jsonl"]).lines().len(), 2);
-    // Who reads the first object notices.
+    // Who fetches the first object notices that it is longer than its manifest says.
     let first =
         archive.run(&["show", "default-dlt/0/0", "-o", "json"]).json()["data_object"].as_str().unwrap().to_owned();
     let path = archive.path(&first);
     let mut bytes = std::fs::read(&path).unwrap();
     assert!(bytes.len() > 300 << 10, "{}", bytes.len());
-    bytes[..100_000].fill(0);
+    bytes.push(0);
     std::fs::write(&path, &bytes).unwrap();
     for missed in [&["--event-id", "b1999"][..], &["--event-id", "b7", "--event-id", "b8"]] {
         assert!(archive.run(&[&["list", "-o", "jsonl"], missed].concat()).lines().len() <= 2);
@@ -258,7 +257,7 @@ async fn a_limit_takes_the_first_in_order_and_a_sample_is_the_same_each_time() {
         [(&["--sample", "0"][..], "0 is not in 1.."), (&["--newest", "1", "--limit", "1"], "cannot be used with")]
     {
         let run = archive.run(&[&["list"], args].concat());
-        assert!(run.fails(2).contains(told), "{run:?}");
+        assert!(run.code == 2 && run.err.contains(told), "{run:?}");
     }
 }
 
@@ -302,7 +301,7 @@ async fn an_archive_whose_ledger_was_deleted_is_not_empty() {
 async fn record_ids_that_are_not_in_the_archive_are_told() {
     let archive = fixtures().await;
     let ids = ["--record-id", "default-dlt/7/0", "--record-id", "default-dlt/7/999", "--record-id", "none/0/1"];
-    for limit in [["--limit", "0"], ["--limit", "2"], ["--newest", "1"], ["--newest", "100"]] {
+    for limit in [["--limit", "0"], ["--newest", "1"], ["--newest", "100"]] {
         let run = archive.run(&[&["list", "-o", "jsonl"], &limit[..], &ids[..]].concat());
         assert_eq!(run.lines().len(), 1);
         assert_eq!(run.err, "2 of 3 record ids not in the archive: default-dlt/7/999, none/0/1\n");

@@ -182,7 +182,7 @@ async fn a_restore_that_goes_on_has_the_sample_of_its_plan() {
     archive.cut("orders-dlq", 0, 200, 400, batch(&records), Vec::new()).await;
     let more = archive.run(&["list", "-o", "jsonl", "--sample", "30", "--limit", "25"]).lines();
     assert!(more.iter().map(|r| &r["record_id"]).ne(sampled.iter().map(|r| &r["record_id"])));
-    let done = restore(&archive, &broker, &[&args[..8], &["-o", "json"]].concat()).json();
+    let done = restore(&archive, &broker, &[&args[..7], &["-o", "json"]].concat()).json();
     assert_eq!(done["selected"], 25, "{done}");
     // What was sent in the transaction that the kill left open may be seen twice here.
     let mut got = values(&broker, "orders", 25);

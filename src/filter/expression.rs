@@ -132,8 +132,12 @@ impl Expression {
         self.0.needs_payload()
     }
 
+    /// What cannot be true, whatever the parts that cannot be judged are, is null.
     pub fn judge(&self, subject: &impl Subject) -> Verdict<'_> {
-        self.0.judge(subject)
+        match self.0.judge(subject) {
+            Verdict::Unjudged(_) if !self.0.may_hold(subject) => Verdict::Null,
+            verdict => verdict,
+        }
     }
 }
 
@@ -144,6 +148,14 @@ impl Condition {
             Self::Not(not) => not.needs_payload(),
             Self::Compare(a, _, b) => a.needs_payload() || b.needs_payload(),
             Self::In(a, _) | Self::IsNull(a) | Self::Matches(a, _) | Self::Is(a) => a.needs_payload(),
+        }
+    }
+
+    fn may_hold(&self, subject: &impl Subject) -> bool {
+        match self {
+            Self::All(all) => all.iter().all(|condition| condition.may_hold(subject)),
+            Self::Any(any) => any.iter().any(|condition| condition.may_hold(subject)),
+            other => !matches!(other.judge(subject), Verdict::False | Verdict::Null),
         }
     }
 

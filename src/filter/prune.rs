@@ -140,7 +140,10 @@ impl Filter {
     }
 
     fn offsets_overlap(&self, o: &DataObject) -> bool {
-        overlap(o.min_offset.zip(o.max_offset), self.doc.offset_from, self.doc.offset_to)
+        let has = o.min_offset.zip(o.max_offset);
+        let has_asked = |(min, max)| self.offsets.range(min..=max).next().is_some();
+        overlap(has, self.doc.offset_from, self.doc.offset_to)
+            && (self.record_ids.is_none() || has.is_none_or(|(min, max)| min > max || has_asked((min, max))))
     }
 
     fn times_overlap(&self, o: &DataObject) -> bool {
