@@ -4,6 +4,7 @@
 //! ([`Filter::new`]), whether a record matches, and what of the ledger cannot match. Reads neither flags nor files.
 //! Invariant: pruning never leaves out a record that matches.
 
+mod expression;
 mod prune;
 
 pub use prune::is_exact;
@@ -12,9 +13,12 @@ use crate::error::{Error, Result};
 use crate::format::ArchivedRecord;
 use crate::record::RecordId;
 use chrono::{DateTime, NaiveDate, TimeZone, Utc};
+use expression::columns::OfRecord;
+use expression::{Expression, Verdict};
 use regex::Regex;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
+use twox_hash::XxHash3_64;
 
 /// What a user asked for, as plain values. Lists mean any of; an empty one means all. A text beginning with `^` is a
 /// regular expression, any other has to be equal.
@@ -56,6 +60,59 @@ pub struct FilterDoc {
     /// `topic/partition/offset[@gN]`. An empty list selects nothing, and so is refused.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub record_id: Option<Vec<String>>,
+    /// A condition in SQL's words.
+    #[serde(rename = "where", skip_serializing_if = "Option::is_none")]
+    pub condition: Option<String>,
+    /// As many of what matches, chosen by a hash of their ids.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sample: Option<u64>,
+    /// The largest hash that is chosen, once it is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sample_to: Option<u64>,
+    /// The first of what is left, in order of topic, partition, generation and offset.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit: Option<u64>,
+}
+
+/// Whether a record is selected.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Judgement {
+    Yes,
+    No,
+    /// It is not, as its types are not those that the condition asks for.
+    Unjudged(String),
+}
+
+/// Records that could not be judged, and so are not selected.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unjudged {
+    pub records: u64,
+    pub first: RecordId,
+    pub why: String,
+}
+
+impl Unjudged {
+    /// Adds `other` to what there is.
+    pub fn add(all: &mut Option<Self>, other: Option<Self>) {
+        match (all, other) {
+            (Some(all), Some(other)) => all.records += other.records,
+            (all @ None, other) => *all = other,
+            (Some(_), None) => {}
+        }
+    }
+}
+
+impl std::fmt::Display for Unjudged {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let records = if self.records == 1 { "1 record" } else { &format!("{} records", self.records) };
+        write!(
+            f,
+            "{records} could not be judged by --where, and so {} not selected: of {}, {}",
+            if self.records == 1 { "is" } else { "are" },
+            self.first,
+            self.why
+        )
+    }
 }
 
 /// A text to be equal to, or a regular expression to be found.
@@ -103,6 +160,9 @@ pub struct Filter {
     event_id: Vec<Text>,
     origin_topic: Vec<Text>,
     record_ids: Option<BTreeSet<RecordId>>,
+    /// Of the record ids, whichever partition they are in.
+    offsets: BTreeSet<i64>,
+    expression: Option<Expression>,
 }
 
 impl PartialEq for Filter {
@@ -180,6 +240,10 @@ impl Filter {
             list.dedup();
         }
         doc.record_id = record_ids.as_ref().map(|ids| ids.iter().map(RecordId::to_string).collect());
+        if doc.limit == Some(0) || doc.sample == Some(0) {
+            return Err(Error::config("--limit and --sample of 0 select nothing: leave them out"));
+        }
+        let expression = doc.condition.as_deref().map(Expression::new).transpose()?;
         let texts = |flag: &str, list: &[String]| list.iter().map(|t| Text::parse(flag, t)).collect::<Result<Vec<_>>>();
         let filter = Self {
             topic: texts("--topic", &doc.topic)?,
@@ -189,7 +253,9 @@ impl Filter {
             error_message: doc.error_message.iter().map(|t| regex("--error-message", t)).collect::<Result<_>>()?,
             event_id: texts("--event-id", &doc.event_id)?,
             origin_topic: texts("--origin-topic", &doc.origin_topic)?,
+            offsets: record_ids.iter().flatten().map(|id| id.offset).collect(),
             record_ids,
+            expression,
             doc,
         };
         filter.check_ids()?;
@@ -201,6 +267,7 @@ impl Filter {
         Self {
             doc: FilterDoc { record_id: Some(vec![id.to_string()]), ..FilterDoc::default() },
             record_ids: Some(BTreeSet::from([id.clone()])),
+            offsets: BTreeSet::from([id.offset]),
             ..Self::default()
         }
     }
@@ -220,9 +287,27 @@ impl Filter {
         &self.doc
     }
 
-    /// Whether every record matches.
+    /// Whether every record matches, of which a sample or the first may be chosen.
     pub fn is_all(&self) -> bool {
-        self.doc == FilterDoc::default()
+        let chosen = FilterDoc { sample: None, sample_to: None, limit: None, ..self.doc.clone() };
+        chosen == FilterDoc::default()
+    }
+
+    /// Whether key, value, headers or stack trace are asked for.
+    pub fn needs_payload(&self) -> bool {
+        self.expression.as_ref().is_some_and(Expression::needs_payload)
+    }
+
+    /// The same, with the sample that was drawn: of hashes up to `to`.
+    #[must_use]
+    pub fn sampled(mut self, to: u64) -> Self {
+        self.doc.sample_to = Some(to);
+        self
+    }
+
+    /// What a sample is drawn by.
+    pub fn hash(id: &RecordId) -> u64 {
+        XxHash3_64::oneshot(id.to_string().as_bytes())
     }
 
     /// The record ids asked for, if any were.
@@ -230,8 +315,31 @@ impl Filter {
         self.record_ids.as_ref()
     }
 
-    /// Whether a record, read under any projection, is selected.
+    /// Whether a record is selected, `limit` and a sample that is not drawn yet aside. Where
+    /// [`Self::needs_payload`], it has to have been read with its payload.
     pub fn matches(&self, record: &ArchivedRecord<'_>) -> bool {
+        self.judge(record) == Judgement::Yes
+    }
+
+    /// As [`Self::matches`].
+    pub fn judge(&self, record: &ArchivedRecord<'_>) -> Judgement {
+        if !self.columns_match(record) {
+            return Judgement::No;
+        }
+        if let Some(expression) = &self.expression {
+            match expression.judge(&OfRecord::new(record)) {
+                Verdict::True => {}
+                Verdict::False | Verdict::Null => return Judgement::No,
+                Verdict::Unjudged(why) => return Judgement::Unjudged(why.to_string()),
+            }
+        }
+        match self.doc.sample_to {
+            Some(to) if Self::hash(&record.id) > to => Judgement::No,
+            _ => Judgement::Yes,
+        }
+    }
+
+    fn columns_match(&self, record: &ArchivedRecord<'_>) -> bool {
         let (id, d) = (&record.id, &record.decoded);
         self.may_match_partition(&id.topic, id.partition)
             && self.offset_matches(id.offset)

@@ -57,16 +57,16 @@ async fn list_with_payload_has_the_schemas_columns_in_order() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_limit_keeps_the_newest_with_the_newest_last() {
+async fn the_newest_come_with_the_newest_last() {
     let archive = fixtures().await;
     let mut all = archive.run(&["list", "-o", "jsonl"]).lines();
     all.sort_by_key(|r| r["kafka_timestamp_ms"].as_i64());
     for limit in [1, 5, 17, 1000] {
-        let newest = archive.run(&["list", "-o", "jsonl", "--limit", &limit.to_string()]).lines();
+        let newest = archive.run(&["list", "-o", "jsonl", "--newest", &limit.to_string()]).lines();
         let times = |rows: &[Value]| rows.iter().map(|r| r["kafka_timestamp_ms"].as_i64().unwrap()).collect::<Vec<_>>();
         assert_eq!(times(&newest), times(&all[all.len().saturating_sub(limit)..]));
     }
-    let table = archive.run(&["list", "--limit", "2"]);
+    let table = archive.run(&["list", "--newest", "2"]);
     assert_eq!(table.ok().lines().count(), 3);
     assert_eq!(table.err, "These are the newest 2; there are more: --limit 0 lists all.\n");
     assert_eq!(archive.run(&["list", "--limit", "0"]).ok().lines().count(), all.len() + 1);
@@ -114,6 +114,151 @@ async fn filters_select_what_they_say() {
     check(&["--record-id", "mail-dlt/0/1", "--record-id", "default-dlt/3/0"], &|r| {
         r["record_id"] == "mail-dlt/0/1" || r["record_id"] == "default-dlt/3/0"
     });
+    check(&["--where", "error_code >= 500 OR error_class LIKE 'java.sql.%'"], &|r| {
+        r["error_code"].as_i64() >= Some(500) || text(r, "error_class").starts_with("java.sql.")
+    });
+    check(&["--where", "kafka_timestamp >= '2026-11-20' AND dialect <> 'vast'", "--partition", "0"], &|r| {
+        let since = text(r, "kafka_timestamp").as_str() >= "2026-11-20";
+        since && r["dialect"] != "vast" && r["kafka_partition"] == 0
+    });
+    let asked_by_header = "headers['__connect.errors.topic'] = 'orders' OR headers['ce_specversion'] IS NOT NULL";
+    let by_header = archive.run(&["list", "-o", "jsonl", "--payload", "--where", asked_by_header]).lines();
+    let has = |r: &Value| r["kafka_headers"].as_array().unwrap().iter().any(|h| h["name"] == "ce_specversion");
+    assert!(by_header.iter().any(has) && by_header.len() < all.len());
+    // What was read to judge is not printed unasked.
+    let bare = archive.run(&["list", "-o", "jsonl", "--where", asked_by_header]).lines();
+    assert_eq!(ids(&bare), ids(&by_header));
+    assert!(bare[0].get("kafka_headers").is_none() && bare[0]["kafka_value_size"] == by_header[0]["kafka_value_size"]);
+}
+
+/// 600 KiB that do not compress, of events `<name>0` to `<name>1999`.
+async fn events(archive: &mut TestArchive, name: &str, from: i64) {
+    let mut state = 1u64;
+    let mut noise = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 56) as u8 | 0x80
+    };
+    let rows: Vec<(String, Vec<u8>)> =
+        (0..2000).map(|i| (format!("{name}{i}"), (0..300).map(|_| noise()).collect())).collect();
+    let records: Vec<_> = (from..)
+        .zip(&rows)
+        .map(|(offset, (id, value))| Rec {
+            offset,
+            value: Some(value),
+            headers: vec![
+                (b"ce_specversion", Some(b"1.0")),
+                (b"ce_id", Some(id.as_bytes())),
+                (b"ce_knativeerrorcode", Some(b"500")),
+            ],
+            ..Rec::default()
+        })
+        .collect();
+    archive.cut("default-dlt", 0, from, from + 2000, batch(&records), Vec::new()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_object_whose_bloom_filter_has_not_the_event_is_not_fetched() {
+    let mut archive = TestArchive::new(Format::Parquet).await;
+    events(&mut archive, "a", 0).await;
+    events(&mut archive, "b", 2000).await;
+    for id in ["a7", "b1999"] {
+        assert_eq!(archive.run(&["list", "--event-id", id, "-o", "jsonl"]).lines().len(), 1, "{id}");
+    }
+    assert_eq!(archive.run(&["list", "--event-id", "^[ab]7$", "-o", "jsonl"]).lines().len(), 2);
+    // Who fetches the first object notices that it is longer than its manifest says.
+    let first =
+        archive.run(&["show", "default-dlt/0/0", "-o", "json"]).json()["data_object"].as_str().unwrap().to_owned();
+    let path = archive.path(&first);
+    let mut bytes = std::fs::read(&path).unwrap();
+    assert!(bytes.len() > 300 << 10, "{}", bytes.len());
+    bytes.push(0);
+    std::fs::write(&path, &bytes).unwrap();
+    for missed in [&["--event-id", "b1999"][..], &["--event-id", "b7", "--event-id", "b8"]] {
+        assert!(archive.run(&[&["list", "-o", "jsonl"], missed].concat()).lines().len() <= 2);
+        archive.run(&[&["summary"], missed].concat()).ok();
+    }
+    for read in [&["--event-id", "a7"][..], &["--event-id", "^b7$"], &["--event-id", "b7", "--event-id", "a8"]] {
+        assert!(archive.run(&[&["list", "-o", "jsonl"], read].concat()).fails(1).contains(&first), "{read:?}");
+    }
+}
+
+/// Orders of which some are no JSON, and some have another type.
+async fn orders() -> TestArchive {
+    let mut archive = TestArchive::new(Format::Parquet).await;
+    for partition in 0..2 {
+        for cut in 0..3 {
+            let values: Vec<_> = (cut * 10..cut * 10 + 10)
+                .map(|i| match i % 5 {
+                    3 => "not json".to_owned(),
+                    4 => format!("{{\"order\": {{\"id\": \"{i}\"}}}}"),
+                    _ => format!("{{\"order\": {{\"id\": {i}}}}}"),
+                })
+                .collect();
+            let records: Vec<_> = (cut * 10..cut * 10 + 10)
+                .zip(&values)
+                .map(|(offset, value)| Rec { offset, value: Some(value.as_bytes()), ..Rec::default() })
+                .collect();
+            archive.cut("orders-dlq", partition, cut * 10, cut * 10 + 10, batch(&records), Vec::new()).await;
+        }
+    }
+    archive
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn records_that_cannot_be_judged_are_not_selected_and_told_once() {
+    let archive = orders().await;
+    let told = "24 records could not be judged by --where, and so are not selected: of orders-dlq/0/3, its value is not \
+                JSON";
+    for args in [&["list", "-o", "jsonl"][..], &["list"], &["summary", "-o", "jsonl"], &["list", "--newest", "500"]] {
+        let run = archive.run(&[args, &["--where", "value_json.order.id >= 5"]].concat());
+        assert_eq!(run.code, 0);
+        assert_eq!(run.err.matches("could not be judged").count(), 1, "{run:?}");
+        assert!(run.err.starts_with(told), "{run:?}");
+    }
+    let rows = archive.run(&["list", "-o", "jsonl", "--where", "value_json.order.id IN (5, 6, 7, 8, 9)"]).lines();
+    assert_eq!(
+        ids(&rows),
+        ["orders-dlq/0/5", "orders-dlq/0/6", "orders-dlq/0/7", "orders-dlq/1/5", "orders-dlq/1/6", "orders-dlq/1/7"]
+    );
+    let sampled = archive.run(&["list", "-o", "jsonl", "--sample", "1", "--where", "value_json.order.id >= 5"]);
+    assert!(sampled.err.starts_with(told), "a sample's cuts alone would not have all: {sampled:?}");
+    let wrong = archive.run(&["list", "--where", "value_json.order.id >= 5 AND eror_code = 1"]);
+    assert!(
+        wrong.fails(2).contains("--where at character 30: there is no column \"eror_code\"; did you mean"),
+        "{wrong:?}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_limit_takes_the_first_in_order_and_a_sample_is_the_same_each_time() {
+    let archive = orders().await;
+    let list = |args: &[&str]| archive.run(&[&["list", "-o", "jsonl"], args].concat()).lines();
+    let all = list(&[]);
+    for n in [1, 9, 10, 11, 25, 30, 31, 60, 1000] {
+        assert_eq!(ids(&list(&["--limit", &n.to_string()])), ids(&all[..n.min(60)]), "{n}");
+    }
+    let odd = list(&["--where", "kafka_offset >= 15", "--limit", "20"]);
+    assert_eq!((odd.len(), &odd[15]["record_id"]), (20, &json!("orders-dlq/1/15")));
+
+    let of = |n: usize| list(&["--sample", &n.to_string()]);
+    let (ten, twenty) = (of(10), of(20));
+    assert_eq!((ids(&ten), ids(&of(10))), (ids(&of(10)), ids(&ten)));
+    assert_eq!((ten.len(), twenty.len(), of(60).len(), of(61).len()), (10, 20, 60, 60));
+    assert!(ids(&ten).iter().all(|id| ids(&twenty).contains(id)), "a larger sample has the smaller one");
+    let at = |r: &Value| (r["kafka_partition"].as_i64(), r["kafka_offset"].as_i64());
+    assert!(ten.iter().map(at).is_sorted());
+    assert!(ten.iter().any(|r| at(r).0 == Some(0)) && ten.iter().any(|r| at(r).0 == Some(1)));
+    assert_ne!(ids(&ten), ids(&all[..10]), "not the first");
+    assert_eq!(ids(&list(&["--sample", "10", "--limit", "4"])), ids(&ten[..4]), "a limit is taken from the sample");
+    let newest = list(&["--sample", "10", "--newest", "4"]);
+    assert!(newest.len() == 4 && ids(&newest).iter().all(|id| ids(&ten).contains(id)));
+    assert_eq!(archive.run(&["list", "--sample", "10"]).ok().lines().count(), 11);
+    for (args, told) in
+        [(&["--sample", "0"][..], "0 is not in 1.."), (&["--newest", "1", "--limit", "1"], "cannot be used with")]
+    {
+        let run = archive.run(&[&["list"], args].concat());
+        assert!(run.code == 2 && run.err.contains(told), "{run:?}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -156,8 +301,8 @@ async fn an_archive_whose_ledger_was_deleted_is_not_empty() {
 async fn record_ids_that_are_not_in_the_archive_are_told() {
     let archive = fixtures().await;
     let ids = ["--record-id", "default-dlt/7/0", "--record-id", "default-dlt/7/999", "--record-id", "none/0/1"];
-    for limit in ["0", "1", "100"] {
-        let run = archive.run(&[&["list", "-o", "jsonl", "--limit", limit], &ids[..]].concat());
+    for limit in [["--limit", "0"], ["--newest", "1"], ["--newest", "100"]] {
+        let run = archive.run(&[&["list", "-o", "jsonl"], &limit[..], &ids[..]].concat());
         assert_eq!(run.lines().len(), 1);
         assert_eq!(run.err, "2 of 3 record ids not in the archive: default-dlt/7/999, none/0/1\n");
     }
@@ -391,7 +536,7 @@ async fn damage_is_an_error_that_names_the_object() {
     let run = archive.run(&["list", "--topic", "mail-dlt", "-o", "jsonl"]);
     assert!(run.fails(1).contains(key), "{run:?}");
     std::fs::remove_file(&path).unwrap();
-    let run = archive.run(&["list", "--topic", "mail-dlt", "--limit", "5"]);
+    let run = archive.run(&["list", "--topic", "mail-dlt", "--newest", "5"]);
     assert!(run.fails(1).contains(key) && run.err.contains("missing"), "{run:?}");
     // Others are as they were.
     archive.run(&["list", "--topic", "default-dlt"]).ok();

@@ -176,3 +176,99 @@ async fn a_broker_that_is_gone_for_too_long_ends_it_with_what_to_do() {
         std::fs::remove_dir_all(archive.path("restores")).unwrap();
     }
 }
+
+/// 2026-10-08.
+const MS: i64 = 1_791_417_600_000;
+
+/// `n` orders in cuts of ten, by id in the value.
+async fn orders(n: i64) -> TestArchive {
+    let mut archive = TestArchive::new(Format::Parquet).await;
+    for from in (0..n).step_by(10) {
+        let values: Vec<_> = (from..from + 10).map(|id| format!("{{\"id\": {id}}}")).collect();
+        let records: Vec<_> = (from..)
+            .zip(&values)
+            .map(|(offset, value)| Rec {
+                offset,
+                timestamp_ms: MS + offset,
+                value: Some(value.as_bytes()),
+                ..Rec::default()
+            })
+            .collect();
+        archive.cut("orders-dlq", 0, from, from + 10, batch(&records), Vec::new()).await;
+    }
+    archive
+}
+
+fn values(broker: &MockBroker, topic: &str, records: i64) -> Vec<String> {
+    read(broker, topic, records).iter().map(|r| String::from_utf8(r.value.unwrap().to_vec()).unwrap()).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_condition_and_a_limit_select_what_is_sent() {
+    let archive = orders(40).await;
+    let broker = MockBroker::start().unwrap();
+    broker.create_topic("orders", 1).unwrap();
+    let args =
+        ["--to", "orders", "--where", "value_json.id >= 5 AND value_json.id <> 7", "--limit", "12", "-o", "json"];
+    let dry = restore(&archive, &broker, &[&args[..], &["--dry-run"]].concat()).json();
+    assert_eq!((&dry["selected"], &dry["not_judged"]), (&12.into(), &serde_json::Value::Null), "{dry}");
+    let done = restore(&archive, &broker, &args).json();
+    assert_eq!(done["restored"], 12, "{done}");
+    let want: Vec<_> = (5..18).filter(|id| *id != 7).map(|id| format!("{{\"id\": {id}}}")).collect();
+    assert_eq!(values(&broker, "orders", 12), want);
+    // The same records again, which are restored: not the next twelve.
+    let again = restore(&archive, &broker, &args).json();
+    assert_eq!((&again["selected"], &again["to_restore"]), (&12.into(), &0.into()), "{again}");
+    let wrong = restore(&archive, &broker, &["--where", "value_json.id >"]);
+    assert!(wrong.code == 2 && wrong.err.contains("--where: Expected: an expression"), "{wrong:?}");
+    let unjudged = restore(&archive, &broker, &["--to", "orders", "--where", "value_json.id = '5'", "--dry-run"]);
+    assert!(
+        unjudged.out.contains("40 records could not be judged by --where") || unjudged.err.contains("40 records"),
+        "{unjudged:?}"
+    );
+    let none = restore(&archive, &broker, &["--to", "orders", "--limit", "5"]);
+    assert!(none.fails(2).contains("nothing selects records"), "a limit is no filter: {none:?}");
+}
+
+/// Killed in the middle; meanwhile more is archived, which another sample would be drawn from.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restore_that_goes_on_has_the_sample_of_its_plan() {
+    let mut archive = orders(200).await;
+    let sampled = archive.run(&["list", "-o", "jsonl", "--sample", "30", "--limit", "25"]).lines();
+    let want: Vec<_> = sampled.iter().map(|r| format!("{{\"id\": {}}}", r["kafka_offset"])).collect();
+    assert_eq!(want.len(), 25);
+    let broker = MockBroker::start().unwrap();
+    broker.create_topic("orders", 1).unwrap();
+    let brokers = broker.brokers();
+    // The embedded broker keeps no progress of a transaction.
+    let args = ["--to", "orders", "--all", "--sample", "30", "--limit", "25", "--delivery", "plain", "--batch", "1"];
+    let mut command = support::program();
+    command
+        .args(["restore", "--archive", archive.url(), "--brokers", &brokers])
+        .args(args)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let pieces = || {
+        let folders = std::fs::read_dir(archive.path("restores")).into_iter().flatten();
+        let sent = folders.filter_map(|f| std::fs::read_dir(f.ok()?.path().join("sent")).ok());
+        sent.map(Iterator::count).sum::<usize>()
+    };
+    let until = Instant::now() + Duration::from_secs(60);
+    while pieces() < 3 && child.try_wait().unwrap().is_none() {
+        assert!(Instant::now() < until, "no progress");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let records: Vec<_> = (200..400).map(|offset| Rec { offset, timestamp_ms: MS, ..Rec::default() }).collect();
+    archive.cut("orders-dlq", 0, 200, 400, batch(&records), Vec::new()).await;
+    let more = archive.run(&["list", "-o", "jsonl", "--sample", "30", "--limit", "25"]).lines();
+    assert!(more.iter().map(|r| &r["record_id"]).ne(sampled.iter().map(|r| &r["record_id"])));
+    let done = restore(&archive, &broker, &[&args[..9], &["-o", "json"]].concat()).json();
+    assert_eq!(done["selected"], 25, "{done}");
+    // The batch in which it was killed may have come twice.
+    let mut got = values(&broker, "orders", 25);
+    got.dedup();
+    assert!(got.len() >= 23 && want.starts_with(&got), "{got:?}");
+}

@@ -4,7 +4,7 @@
 
 use super::{Catalog, Cut, Reading, Selected};
 use crate::error::Result;
-use crate::filter::Filter;
+use crate::filter::{Filter, Unjudged};
 use crate::host::{self, Task};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -21,11 +21,34 @@ pub struct Cuts {
     filter: Arc<Filter>,
     reading: Reading,
     running: VecDeque<(u64, Task<Result<Cut>>)>,
+    /// Records that may still be given out.
+    left: Option<u64>,
+    unjudged: Option<Unjudged>,
 }
 
 impl Cuts {
     pub(super) fn new(catalog: Catalog, selected: Vec<Selected>, filter: Arc<Filter>, reading: Reading) -> Self {
-        Self { catalog, waiting: selected.into(), filter, reading, running: VecDeque::new() }
+        Self {
+            catalog,
+            waiting: selected.into(),
+            filter,
+            reading,
+            running: VecDeque::new(),
+            left: None,
+            unjudged: None,
+        }
+    }
+
+    /// Ends after so many records, those of them that are in the cuts' order the first.
+    #[must_use]
+    pub fn limit(mut self, records: Option<u64>) -> Self {
+        self.left = records;
+        self
+    }
+
+    /// Records that could not be judged, in the cuts so far.
+    pub fn unjudged(&self) -> Option<&Unjudged> {
+        self.unjudged.as_ref()
     }
 
     /// The next cut, in the order given; it may have no matching record after all. `None` after the last.
@@ -33,11 +56,19 @@ impl Cuts {
     /// # Errors
     /// As [`Catalog::read_cut`].
     pub async fn next(&mut self) -> Result<Option<Cut>> {
+        if self.left == Some(0) {
+            return Ok(None);
+        }
         self.start();
         let Some((_, cut)) = self.running.front_mut() else { return Ok(None) };
         let read = cut.await;
         self.running.pop_front();
-        let cut = read??;
+        let mut cut = read??;
+        Unjudged::add(&mut self.unjudged, cut.unjudged().cloned());
+        if let Some(left) = &mut self.left {
+            cut.truncate(*left);
+            *left -= cut.len() as u64;
+        }
         self.start();
         Ok(Some(cut))
     }

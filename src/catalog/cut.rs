@@ -5,10 +5,10 @@
 
 use super::{Reading, Selected};
 use crate::error::{Error, Result};
-use crate::filter::Filter;
-use crate::format::{self, ArchivedRecord, Format};
+use crate::filter::{Filter, Judgement, Unjudged};
+use crate::format::{self, ArchivedRecord, Format, Projection};
 use crate::ledger::{self, DataObject, Manifest};
-use crate::record::{Decoded, PayloadState, RawBatch, RecordId};
+use crate::record::{Decoded, Headers, PayloadState, RawBatch, RawRecord, RecordId};
 use bytes::Bytes;
 use std::borrow::Cow;
 use std::ops::ControlFlow;
@@ -20,6 +20,7 @@ pub struct Cut {
     raw: RawBatch,
     rows: Vec<Row>,
     texts: String,
+    unjudged: Option<Unjudged>,
 }
 
 /// Everything but raw parts and texts.
@@ -88,6 +89,16 @@ impl Cut {
 
     pub fn is_empty(&self) -> bool {
         self.rows.is_empty()
+    }
+
+    /// Records of it that could not be judged.
+    pub fn unjudged(&self) -> Option<&Unjudged> {
+        self.unjudged.as_ref()
+    }
+
+    /// Keeps the first `n` records.
+    pub(super) fn truncate(&mut self, n: u64) {
+        self.rows.truncate(usize::try_from(n).unwrap_or(usize::MAX));
     }
 
     /// The `i`-th record, as [`crate::format::read`] gives it: without `decoded.hops`.
@@ -188,12 +199,12 @@ pub(super) struct Builder(Cut);
 
 impl Builder {
     pub(super) fn new(selected: Selected) -> Self {
-        Self(Cut { selected, raw: RawBatch::new(), rows: Vec::new(), texts: String::new() })
+        Self(Cut { selected, raw: RawBatch::new(), rows: Vec::new(), texts: String::new(), unjudged: None })
     }
 
     /// Adds the matching records of the `object`-th object, whose stored bytes are `bytes`.
     pub(super) fn add(&mut self, object: usize, bytes: Bytes, filter: &Filter, reading: Reading) -> Result<()> {
-        let Cut { selected, raw, rows, texts: arena } = &mut self.0;
+        let Cut { selected, raw, rows, texts: arena, unjudged } = &mut self.0;
         let o = &selected.objects[object];
         let damaged = |what: String| {
             Error::corrupt(format!(
@@ -215,20 +226,32 @@ impl Builder {
             Error::corrupt(format!("data object {} has an unknown extension: use the program that wrote it", o.key))
         })?;
         let (mut found, m) = (0, &selected.manifest);
-        format::read(format, bytes, reading.projection, &mut |r| {
+        let needed = if filter.needs_payload() { Projection::All } else { reading.projection };
+        let may_match = |group: &format::Group<'_>| filter.may_match_group(m, group);
+        let pruned = format::read_groups(format, bytes, needed, &may_match, &mut |mut r| {
             found += 1;
             let here = (r.id.topic.as_str(), r.id.partition, r.id.generation) == (&m.topic, m.partition, m.generation);
             if !here || r.id.offset < m.from || r.id.offset >= m.to {
                 return Err(Error::corrupt(format!("record {} is in it", r.id)));
             }
-            if filter.matches(&r) {
-                push(object as u32, o, &r, raw, rows, arena);
+            match filter.judge(&r) {
+                Judgement::Yes => {
+                    if needed != reading.projection {
+                        r.raw = RawRecord { key: None, value: None, headers: Headers::default(), ..r.raw };
+                        r.decoded.error_stacktrace = None;
+                    }
+                    push(object as u32, o, &r, raw, rows, arena);
+                }
+                Judgement::No => {}
+                Judgement::Unjudged(why) => {
+                    Unjudged::add(unjudged, Some(Unjudged { records: 1, first: r.id.clone(), why }));
+                }
             }
             Ok(ControlFlow::Continue(()))
         })
         .map_err(|e| e.context(format!("data object {}", o.key)))?;
-        if found != o.rows {
-            return Err(damaged(format!("it has {found} records, not {}", o.rows)));
+        if found + pruned != o.rows {
+            return Err(damaged(format!("it has {} records, not {}", found + pruned, o.rows)));
         }
         Ok(())
     }

@@ -6,6 +6,7 @@
 
 mod ahead;
 mod cut;
+mod sample;
 
 pub use ahead::Cuts;
 pub use cut::Cut;
@@ -13,7 +14,7 @@ pub use cut::Cut;
 use crate::archive::ledger::{self as io, read_archive};
 use crate::error::{Error, Kind, Result};
 use crate::filter::Filter;
-use crate::format::Projection;
+use crate::format::{Format, Projection, lookup};
 use crate::layout;
 use crate::ledger::{self, ArchiveDoc, Checkpoint, DataObject, Genesis, Manifest};
 use crate::store::Store;
@@ -69,6 +70,9 @@ impl Reading {
 const FETCHES: usize = 32;
 /// Data objects of one cut that are fetched at a time.
 const OBJECTS_AT_A_TIME: usize = 4;
+/// Bytes from which on it pays to look into an object before it is fetched: a row group has 7 KiB in the footer, and a
+/// bloom filter of some bytes a row.
+const LOOKED_INTO: u64 = 256 << 10;
 /// Partitions whose ledgers are listed at a time.
 const PARTITIONS_AT_A_TIME: usize = 16;
 
@@ -296,19 +300,53 @@ impl Catalog {
 
     async fn read_shared(&self, selected: &Selected, filter: &Arc<Filter>, reading: Reading) -> Result<Cut> {
         let mut cut = cut::Builder::new(selected.clone());
-        let fetched: Vec<_> = selected.objects.iter().map(|o| self.data(o).boxed()).collect();
+        let fetch = async |o: &DataObject| match reading.check_sha256 || self.may_have_events(o, filter).await {
+            true => self.data(o).await.map(Some),
+            false => Ok(None),
+        };
+        let fetched: Vec<_> = selected.objects.iter().map(|o| fetch(o).boxed()).collect();
         let mut fetched = stream::iter(fetched).buffered(OBJECTS_AT_A_TIME);
         let mut object = 0;
         while let Some(bytes) = fetched.try_next().await? {
-            let filter = filter.clone();
-            cut = crate::host::blocking(move || {
-                cut.add(object, bytes, &filter, reading)?;
-                Ok(cut)
-            })
-            .await?;
+            if let Some(bytes) = bytes {
+                let filter = filter.clone();
+                cut = crate::host::blocking(move || {
+                    cut.add(object, bytes, &filter, reading)?;
+                    Ok(cut)
+                })
+                .await?;
+            }
             object += 1;
         }
         cut.finish()
+    }
+
+    /// Whether an object may have an event that is looked for, by the bloom filters in it. What does not answer rules
+    /// nothing out.
+    async fn may_have_events(&self, o: &DataObject, filter: &Filter) -> bool {
+        let Some(events) = filter.events() else { return true };
+        if o.size < LOOKED_INTO || Format::of_key(&o.key) != Some(Format::Parquet) {
+            return true;
+        }
+        let mut tail = lookup::TAIL.min(o.size);
+        // A second time where the footer is longer.
+        for _ in 0..2 {
+            let Ok(bytes) = self.store.get_range(&o.key, o.size - tail..o.size).await else { return true };
+            match lookup::event_filters(&bytes, o.size) {
+                None => return true,
+                Some(lookup::Tail::Short(needed)) => tail = needed,
+                Some(lookup::Tail::Filters(filters)) => {
+                    for range in filters {
+                        match self.store.get_range(&o.key, range).await {
+                            Ok(bytes) if !lookup::may_have(&bytes, &events) => {}
+                            _ => return true,
+                        }
+                    }
+                    return false;
+                }
+            }
+        }
+        true
     }
 
     async fn data(&self, object: &DataObject) -> Result<Bytes> {

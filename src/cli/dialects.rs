@@ -3,6 +3,7 @@
 use super::args::{ArchiveArgs, KafkaArgs, duration};
 use super::config::Config;
 use super::filter::FilterArgs;
+use super::list::tell_unjudged;
 use super::output::{self, Documents, Out, Output, OutputArgs};
 use super::table::{Column, Table};
 use super::{record, text};
@@ -155,6 +156,7 @@ async fn tried(args: TryArgs, config: &Config) -> Result<()> {
                 trial.record(&tables, &row.id, &row.raw, decoded)?;
             }
         }
+        tell_unjudged(cuts.unjudged());
         return trial.end();
     }
     if doc.topic.is_empty() {

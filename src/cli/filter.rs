@@ -62,18 +62,40 @@ pub struct FilterArgs {
     /// Topic that the record came from
     #[arg(long, value_name = "TOPIC")]
     origin_topic: Vec<String>,
+
+    /// Condition in SQL's words, over the archive's columns, key, value, value_json.FIELD and headers['NAME'], such as "value_json.order.id = 5 AND error_code >= 500". What is null does not match. Records of other types than it asks for do not match, and are told
+    #[arg(long = "where", value_name = "CONDITION", id = "where")]
+    condition: Option<String>,
+}
+
+/// How many of what matches.
+#[derive(Debug, Clone, Default, PartialEq, Eq, clap::Args)]
+#[command(next_help_heading = "Filter (a text matches exactly, or as a regular expression if it begins with ^)")]
+pub struct PickArgs {
+    /// Of what matches, N records chosen by a hash of their ids: the same ones each time, as long as the same match
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    sample: Option<u64>,
 }
 
 impl FilterArgs {
     /// # Errors
     /// [`crate::Kind::Config`] for what is not understood, cannot be read, or selects nothing.
     pub fn filter(&self) -> Result<Filter> {
+        Filter::new(self.doc()?)
+    }
+
+    /// As [`Self::filter`], of which only some are picked.
+    pub fn picked(&self, pick: &PickArgs, limit: Option<u64>) -> Result<Filter> {
+        Filter::new(FilterDoc { sample: pick.sample, limit, ..self.doc()? })
+    }
+
+    fn doc(&self) -> Result<FilterDoc> {
         let now_ms = now_us() / 1000;
         let time = |flag: &str, text: &Option<String>| {
             text.as_deref().map(|t| parse_time(t, now_ms).map_err(|e| e.context(flag))).transpose()
         };
         let (offset_from, offset_to) = self.offsets.as_deref().map(parse_offsets).transpose()?.unwrap_or_default();
-        Filter::new(FilterDoc {
+        Ok(FilterDoc {
             topic: self.topic.clone(),
             partition: self.partition.clone(),
             offset_from,
@@ -88,6 +110,8 @@ impl FilterArgs {
             event_id: self.event_id.clone(),
             origin_topic: self.origin_topic.clone(),
             record_id: if self.record_id.is_empty() { None } else { Some(self.record_ids()?) },
+            condition: self.condition.clone(),
+            ..FilterDoc::default()
         })
     }
 

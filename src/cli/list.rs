@@ -2,14 +2,14 @@
 
 use super::args::ArchiveArgs;
 use super::disposition::DispositionArgs;
-use super::filter::FilterArgs;
+use super::filter::{FilterArgs, PickArgs};
 use super::output::{Documents, Out, Output, OutputArgs};
 use super::progress::{Progress, human_bytes};
 use super::table::{Column, Table};
 use super::{disposition, record, text};
 use crate::catalog::{Catalog, Cut, Reading, Selected};
 use crate::error::{Error, Result, few};
-use crate::filter::{Filter, FilterDoc, short_class};
+use crate::filter::{Filter, FilterDoc, Unjudged, short_class};
 use crate::format::{ArchivedRecord, Projection};
 use crate::record::RecordId;
 use crate::refetch::documents::Known;
@@ -26,11 +26,16 @@ use std::time::{Duration, Instant};
     dlq-archiver list --archive s3://compliance/dlq --since 2h\n  \
     dlq-archiver list --archive s3://compliance/dlq --pipeline size-check --error-code 500 -o jsonl\n  \
     dlq-archiver list --archive s3://compliance/dlq --disposition open\n\n\
-    With a limit, records are in order of their Kafka timestamp; without one in order of topic, partition, offset.")]
+    Records are in order of topic, partition, offset; the newest in order of their Kafka timestamp. --sample is drawn from \
+    all that match the other filters; --limit and --newest take theirs from the sample.")]
 pub struct Args {
-    /// The newest N records by Kafka timestamp, newest last; 0 for all [default: 100 for -o table, all for json and jsonl]
+    /// The first N of what matches, in order of topic, partition, offset; 0 for all
     #[arg(long, value_name = "N")]
-    limit: Option<usize>,
+    limit: Option<u64>,
+
+    /// The newest N of what matches by Kafka timestamp, newest last [default: 100 for -o table without --limit and --sample]
+    #[arg(long, value_name = "N", conflicts_with = "limit", value_parser = clap::value_parser!(u32).range(1..))]
+    newest: Option<u32>,
 
     /// With -o json or jsonl: key, value, headers and stack trace too
     #[arg(long)]
@@ -38,6 +43,8 @@ pub struct Args {
 
     #[command(flatten)]
     output: OutputArgs,
+    #[command(flatten)]
+    pick: PickArgs,
     #[command(flatten)]
     filter: FilterArgs,
     #[command(flatten)]
@@ -47,7 +54,7 @@ pub struct Args {
 }
 
 /// Rows of a table unless told otherwise.
-const TABLE_LIMIT: usize = 100;
+const TABLE_LIMIT: u32 = 100;
 
 pub async fn run(args: Args) -> Result<u8> {
     let output = args.output.output;
@@ -56,12 +63,15 @@ pub async fn run(args: Args) -> Result<u8> {
             "--payload goes with -o json or -o jsonl: a table has no room for it. `show ID` shows all of one record",
         ));
     }
-    let filter = args.filter.filter()?;
+    let limit = args.limit.filter(|n| *n > 0);
+    let filter = args.filter.picked(&args.pick, limit)?;
+    let default = output == Output::Table && args.limit.is_none() && args.pick == PickArgs::default();
+    let newest = args.newest.or(default.then_some(TABLE_LIMIT));
     let catalog = Catalog::open(args.store.read().await?).await?;
-    let limit = args.limit.unwrap_or(if output == Output::Table { TABLE_LIMIT } else { 0 });
     let projection = if args.payload { Projection::All } else { Projection::NoPayload };
     let partitions = catalog.partitions(&filter).await?;
     let selected = catalog.select_in(&partitions, &filter).await?;
+    let (filter, selected, unjudged) = catalog.sampled(filter, selected).await?;
     let wanted = args.disposition;
     let past = disposition::past(&catalog, &selected, wanted.is_given()).await?;
     let index = Index::new(catalog.store().clone());
@@ -77,17 +87,25 @@ pub async fn run(args: Args) -> Result<u8> {
         told: Told::default(),
         wanted,
         past,
+        unjudged,
     };
-    let more = if limit == 0 { scan.all(selected).await? } else { scan.newest(selected, limit).await? };
-    let Scan { catalog, filter, progress, sink, mut out, found, told, wanted, .. } = scan;
+    let more = match newest {
+        None => scan.all(selected).await?,
+        Some(newest) => scan.newest(selected, newest as usize).await?,
+    };
+    let Scan { catalog, filter, progress, sink, mut out, found, told, wanted, unjudged, .. } = scan;
     drop(progress);
     let any = sink.finish(&mut out)?;
     out.flush()?;
     tell_missing(&filter, &found, wanted.is_given());
+    tell_unjudged(unjudged.as_ref());
     if !any {
         tell_none(&catalog, &filter).await?;
-    } else if more && output == Output::Table {
-        super::output::tell(&format!("These are the newest {limit}; there are more: --limit 0 lists all."));
+    } else if let Some(newest) = newest
+        && more
+        && output == Output::Table
+    {
+        super::output::tell(&format!("These are the newest {newest}; there are more: --limit 0 lists all."));
     }
     if output == Output::Table {
         tell_lacking(told.lacking);
@@ -111,6 +129,13 @@ pub async fn tell_none(catalog: &Catalog, filter: &Filter) -> Result<()> {
         super::output::tell(&format!("No archived record matches. Likely: {}.", text::clean(&why.likely())));
     }
     Ok(())
+}
+
+/// Says of how many records it is not known whether they match.
+pub fn tell_unjudged(unjudged: Option<&Unjudged>) {
+    if let Some(unjudged) = unjudged {
+        super::output::tell(&text::clean(&format!("{unjudged}.")));
+    }
 }
 
 /// Says which of the record ids that were asked for were not found.
@@ -197,6 +222,8 @@ struct Scan {
     told: Told,
     wanted: DispositionArgs,
     past: Past,
+    /// Told by the sample, if one was drawn.
+    unjudged: Option<Unjudged>,
 }
 
 /// What is told of the printed records.
@@ -232,8 +259,11 @@ impl Scan {
         if !std::io::stdout().is_terminal() {
             self.progress.start(&selected);
         }
-        let mut cuts = self.catalog.cuts(selected, &self.filter, self.reading());
-        while let Some(cut) = cuts.next().await? {
+        // Of those with the disposition that is asked for, which cuts do not know.
+        let (limit, narrowed) = (self.filter.doc().limit, self.wanted.is_given());
+        let mut cuts = self.catalog.cuts(selected, &self.filter, self.reading()).limit(limit.filter(|_| !narrowed));
+        let mut printed = 0;
+        'cuts: while let Some(cut) = cuts.next().await? {
             let known = self.known(&cut).await?;
             let past = past_of(&self.past, &cut);
             for (i, row) in cut.iter().enumerate() {
@@ -241,6 +271,10 @@ impl Scan {
                 if !self.wanted.matches(&disposition) {
                     continue;
                 }
+                if narrowed && limit.is_some_and(|limit| printed >= limit) {
+                    break 'cuts;
+                }
+                printed += 1;
                 note(&self.filter, &mut self.found, &row.id);
                 self.told.add(lack(&cut, &known, i), is_discarded(&disposition));
                 self.sink.print(self.sink.render(&row, self.projection, &disposition), &mut self.out)?;
@@ -248,6 +282,7 @@ impl Scan {
             self.out.flush()?;
             self.progress.cut(cut.manifest().objects.iter().map(|o| o.size).sum());
         }
+        self.unjudged = self.unjudged.take().or_else(|| cuts.unjudged().cloned());
         Ok(false)
     }
 
@@ -295,6 +330,7 @@ impl Scan {
             }
             self.progress.cut(cut.manifest().objects.iter().map(|o| o.size).sum());
         }
+        self.unjudged = self.unjudged.take().or_else(|| cuts.unjudged().cloned());
         let mut kept: Vec<_> = kept.into_iter().map(|Reverse(row)| row).collect();
         kept.sort();
         for (_, _, rendered, lack, discarded) in kept {

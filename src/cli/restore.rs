@@ -5,7 +5,7 @@ mod print;
 use super::args::{ArchiveArgs, KafkaArgs, StoreCreateArg, bytes, duration};
 use super::asking::{Asking, user_and_host};
 use super::config::Config;
-use super::filter::FilterArgs;
+use super::filter::{FilterArgs, PickArgs};
 use super::output::OutputArgs;
 use super::progress::Progress;
 use super::signals;
@@ -80,7 +80,7 @@ pub struct Args {
 
     /// Go on with this unfinished restore, by its own filter and options
     #[arg(long, value_name = "RESTORE-ID", conflicts_with_all = ["all", "to", "include_restored",
-          "include_discarded", "allow_dead_letter_target", "timestamps", "take_over"])]
+          "include_discarded", "allow_dead_letter_target", "timestamps", "take_over", "limit", "sample"])]
     resume: Option<String>,
 
     /// End unfinished restores of the same records first, this command's own included: what they sent is not sent
@@ -100,6 +100,13 @@ pub struct Args {
     #[arg(long, default_value = "20s", value_parser = duration, env = "DLQ_ARCHIVER_GRACE", help_heading = "Patience")]
     grace: Duration,
 
+    /// The first N of what matches, in order of topic, partition, offset; of a sample, if there is one. What is skipped counts, so the same command selects the same records again
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..),
+          help_heading = "Filter (a text matches exactly, or as a regular expression if it begins with ^)")]
+    limit: Option<u64>,
+
+    #[command(flatten)]
+    pick: PickArgs,
     #[command(flatten)]
     filter: FilterArgs,
     #[command(flatten)]
@@ -128,7 +135,7 @@ enum DeliveryArg {
 
 impl Args {
     fn options(&self, archive_id: &str) -> Result<Options> {
-        let filter = self.filter.filter()?;
+        let filter = self.filter.picked(&self.pick, self.limit)?;
         let rules = RuleOptions {
             to: self.to.clone(),
             timestamps: match self.timestamps {

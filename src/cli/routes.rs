@@ -6,7 +6,7 @@
 use super::args::{ArchiveArgs, KafkaArgs, duration};
 use super::config::Config;
 use super::filter::FilterArgs;
-use super::list::tell_none;
+use super::list::{tell_none, tell_unjudged};
 use super::output::{self, Documents, Out, Output, OutputArgs};
 use super::table::{Column, Table};
 use super::text;
@@ -94,7 +94,9 @@ async fn archived(args: &Args, filter: &Filter, tables: &Tables, mut tried: Trie
             tried.add(&record, Some(was), tables)?;
         }
     }
-    if tried.finish()? == 0 && args.output.output == Output::Table {
+    let none = tried.finish()? == 0;
+    tell_unjudged(cuts.unjudged());
+    if none && args.output.output == Output::Table {
         tell_none(&catalog, filter).await?;
     }
     Ok(())

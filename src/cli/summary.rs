@@ -5,7 +5,7 @@ mod field;
 use super::args::ArchiveArgs;
 use super::disposition::{self, DispositionArgs};
 use super::filter::FilterArgs;
-use super::list::{Read, tell_none};
+use super::list::{Read, tell_none, tell_unjudged};
 use super::output::{Documents, Out, Output, OutputArgs};
 use super::progress::human_bytes;
 use super::table::{Column, Table};
@@ -270,6 +270,8 @@ impl Summary {
             self.bytes += size;
             progress.cut(size);
         }
+        drop(progress);
+        tell_unjudged(cuts.unjudged());
         Ok(())
     }
 

@@ -1,6 +1,9 @@
 //! What of the ledger cannot hold a matching record, and what certainly does: so that few objects are read.
 
+use super::expression::columns::{self, Value};
+use super::expression::{Parsed, Subject, Verdict};
 use super::{END_MS, Filter, Text, any};
+use crate::format::Group;
 use crate::layout;
 use crate::ledger::{Counts, DataObject, Manifest};
 use crate::record::RecordId;
@@ -17,6 +20,38 @@ fn is_folded(c: &Counts) -> bool {
 
 fn is_cut(class: &str) -> bool {
     class.len() >= MAYBE_CUT
+}
+
+/// What a manifest tells of some of an object's rows.
+struct OfCounts<'o> {
+    o: &'o DataObject,
+    c: &'o Counts,
+}
+
+impl Subject for OfCounts<'_> {
+    fn column(&self, column: usize) -> Option<Value<'_>> {
+        match columns::name(column) {
+            "pipeline_name" => self.o.pipeline.as_deref().map(|name| Value::text(Some(name))),
+            _ if is_folded(self.c) => None,
+            "dialect" => Some(Value::text(Some(&self.c.dialect))),
+            "error_code" => Some(Value::int(self.c.error_code)),
+            "error_class" if !self.c.error_class.as_deref().is_some_and(is_cut) => {
+                Some(Value::text(self.c.error_class.as_deref()))
+            }
+            _ => None,
+        }
+    }
+    fn header(&self, _: &str) -> Option<Value<'_>> {
+        None
+    }
+    fn json(&self) -> Parsed<'_> {
+        Parsed::NotKnown
+    }
+}
+
+/// Whether what lies between the first two, if they are known, has some of `[from, to)`.
+fn overlap(has: Option<(i64, i64)>, from: Option<i64>, to: Option<i64>) -> bool {
+    has.is_none_or(|(min, max)| from.is_none_or(|from| from <= max) && to.is_none_or(|to| min < to))
 }
 
 impl Filter {
@@ -70,17 +105,49 @@ impl Filter {
             && o.pipeline.as_deref().is_none_or(|name| any(&self.pipeline, Some(name)))
             && self.offsets_overlap(o)
             && self.times_overlap(o)
-            && o.counts.iter().any(|c| self.may_match_counts(c))
+            && o.counts.iter().any(|c| self.may_match_counts(c) && self.may_hold(o, c))
+    }
+
+    /// Whether `--where` may hold for rows of these counts.
+    fn may_hold(&self, o: &DataObject, c: &Counts) -> bool {
+        let judged = self.expression.as_ref().map(|e| e.judge(&OfCounts { o, c }));
+        !matches!(judged, Some(Verdict::False | Verdict::Null))
+    }
+
+    /// The events that are looked for, where the filter names them.
+    pub fn events(&self) -> Option<Vec<&str>> {
+        fn exact(text: &Text) -> Option<&str> {
+            match text {
+                Text::Exact(id) => Some(id),
+                Text::Regex(_) => None,
+            }
+        }
+        if self.event_id.is_empty() { None } else { self.event_id.iter().map(exact).collect() }
+    }
+
+    /// Whether a row group of an object that may match can hold a matching record.
+    pub fn may_match_group(&self, m: &Manifest, group: &Group<'_>) -> bool {
+        let may_have = |text: &Text| match text {
+            Text::Exact(id) => group.may_have_event(id),
+            Text::Regex(_) => true,
+        };
+        let offsets = |(min, max): (i64, i64)| {
+            self.may_match_offsets(&m.topic, m.partition, m.generation, min, max.saturating_add(1))
+        };
+        group.offsets.is_none_or(offsets)
+            && overlap(group.timestamps_ms, self.doc.since_ms, self.doc.until_ms)
+            && (self.event_id.is_empty() || self.event_id.iter().any(may_have))
     }
 
     fn offsets_overlap(&self, o: &DataObject) -> bool {
-        let (Some(min), Some(max)) = (o.min_offset, o.max_offset) else { return true };
-        self.doc.offset_from.is_none_or(|from| from <= max) && self.doc.offset_to.is_none_or(|to| min < to)
+        let has = o.min_offset.zip(o.max_offset);
+        let has_asked = |(min, max)| self.offsets.range(min..=max).next().is_some();
+        overlap(has, self.doc.offset_from, self.doc.offset_to)
+            && (self.record_ids.is_none() || has.is_none_or(|(min, max)| min > max || has_asked((min, max))))
     }
 
     fn times_overlap(&self, o: &DataObject) -> bool {
-        let (Some(min), Some(max)) = (o.min_timestamp_ms, o.max_timestamp_ms) else { return true };
-        self.doc.since_ms.is_none_or(|since| since <= max) && self.doc.until_ms.is_none_or(|until| min < until)
+        overlap(o.min_timestamp_ms.zip(o.max_timestamp_ms), self.doc.since_ms, self.doc.until_ms)
     }
 
     fn may_match_counts(&self, c: &Counts) -> bool {
@@ -108,7 +175,9 @@ impl Filter {
         let other_columns = !self.error_message.is_empty()
             || !self.event_id.is_empty()
             || !self.origin_topic.is_empty()
-            || self.record_ids.is_some();
+            || self.record_ids.is_some()
+            || self.expression.is_some()
+            || d.sample.is_some();
         if other_columns {
             return None;
         }

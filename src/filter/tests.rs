@@ -264,6 +264,17 @@ fn docs() -> impl Strategy<Value = FilterDoc> {
             proptest::sample::select(&["ab/0/0", "ab/0/3", "ab/0/2@g2"][..]),
             1..3,
         )),
+        proptest::option::of(proptest::sample::select(
+            &[
+                "error_class = 'A'",
+                "error_class <> 'p.B' AND error_class IS NOT NULL",
+                "dialect <> 'streams' OR error_message = 'x'",
+                "NOT (error_class IN ('p.B', 'A'))",
+                "pipeline_name LIKE 'p%' AND error_code IS NULL",
+                "error_code = 5 OR kafka_offset > 1",
+                "error_code = 5 AND kafka_offset > 1",
+            ][..],
+        )),
     )
         .prop_map(
             |(
@@ -274,6 +285,7 @@ fn docs() -> impl Strategy<Value = FilterDoc> {
                 pipeline,
                 topic,
                 ids,
+                condition,
             )| {
                 FilterDoc {
                     offset_from,
@@ -286,6 +298,7 @@ fn docs() -> impl Strategy<Value = FilterDoc> {
                     pipeline,
                     topic,
                     record_id: ids.map(|ids| texts(&ids)),
+                    condition: condition.map(str::to_owned),
                     ..FilterDoc::default()
                 }
             },
@@ -313,6 +326,94 @@ proptest! {
         }
     }
 }
+
+/// The same filter in SQL's words.
+fn in_sql(doc: &FilterDoc) -> String {
+    let mut all = vec!["TRUE".to_owned()];
+    let any_of = |column: &str, texts: &[String], exact: fn(&str, &str) -> String| {
+        let of = |text: &String| match text.starts_with('^') {
+            true => format!("{column} ~ '{text}'"),
+            false => exact(column, text),
+        };
+        let each: Vec<_> = texts.iter().map(of).collect();
+        (!each.is_empty()).then(|| format!("({})", each.join(" OR ")))
+    };
+    let equal: fn(&str, &str) -> String = |column, text| format!("{column} = '{text}'");
+    all.extend(any_of("kafka_topic", &doc.topic, equal));
+    all.extend(any_of("pipeline_name", &doc.pipeline, equal));
+    all.extend(any_of("dialect", &doc.dialect, equal));
+    all.extend(any_of("error_class", &doc.error_class, |c, text| format!("{c} = '{text}' OR {c} LIKE '%.{text}'")));
+    all.extend(any_of("error_message", &doc.error_message, |column, text| format!("{column} ~ '{text}'")));
+    let bound = |column: &str, op: &str, at: Option<i64>| at.map(|at| format!("{column} {op} {at}"));
+    all.extend(bound("kafka_offset", ">=", doc.offset_from));
+    all.extend(bound("kafka_offset", "<", doc.offset_to));
+    all.extend(bound("kafka_timestamp IS NOT NULL AND kafka_timestamp_ms", ">=", doc.since_ms));
+    all.extend(bound("kafka_timestamp IS NOT NULL AND kafka_timestamp_ms", "<", doc.until_ms));
+    all.extend(doc.record_id.as_ref().map(|ids| format!("record_id IN ('{}')", ids.join("', '"))));
+    all.extend(doc.condition.as_ref().map(|condition| format!("({condition})")));
+    all.join(" AND ")
+}
+
+proptest! {
+    /// Each reads the same records as the other, and neither prunes one away.
+    #[test]
+    fn a_condition_that_says_the_same_selects_the_same(
+        parts in proptest::collection::vec(parts(), 1..6),
+        shared in proptest::bool::ANY,
+        doc in docs(),
+    ) {
+        let condition = Some(in_sql(&doc));
+        let Ok(filter) = Filter::new(doc) else { return Ok(()) };
+        let same = Filter::new(FilterDoc { condition, ..FilterDoc::default() }).unwrap();
+        let (_, object, bytes) = object_of(&parts, shared);
+        let mut matching = 0;
+        format::read(Format::Parquet, bytes, Projection::NoPayload, &mut |r| {
+            assert_eq!(filter.matches(&r), same.matches(&r), "{}: {:?}", r.id, same.doc().condition);
+            matching += usize::from(same.matches(&r));
+            Ok(ControlFlow::Continue(()))
+        })
+        .unwrap();
+        prop_assert!(matching == 0 || same.may_match_object(&object));
+    }
+}
+
+#[test]
+fn manifests_prune_by_a_condition_over_what_they_tell() {
+    let error = |class: &str| Some((class.to_owned(), "m".to_owned()));
+    let (_, o, _) = object(&[(0, error("A")), (0, error("B")), (0, None)]);
+    let may = |condition: &str| {
+        let condition = Some(condition.to_owned());
+        Filter::new(FilterDoc { condition, ..FilterDoc::default() }).unwrap().may_match_object(&o)
+    };
+    assert!(may("error_class = 'A'") && may("error_class IS NULL") && may("error_message = 'x'"));
+    assert!(!may("error_class = 'C'") && !may("error_class = 'C' AND error_message = 'x'"));
+    assert!(!may("error_class = 'C' AND NOT value_json.a = 1"), "null and what is not known is never true");
+    assert!(may("NOT (error_class = 'C' AND error_message = 'x')"));
+    assert!(may("error_class = 'C' OR error_message = 'x'") && may("NOT error_class = 'C'"));
+    assert!(!may("error_class = 'A' AND dialect = 'unknown'"), "no row has both");
+    assert!(!may("pipeline_name = 'other'") && !may("error_code > 0") && !may("value_json.a = 1 AND dialect = 'x'"));
+    let (_, shared, _) = object_of(&[(0, None), (0, None)], true);
+    let condition = Some("pipeline_name = 'other'".to_owned());
+    assert!(Filter::new(FilterDoc { condition, ..FilterDoc::default() }).unwrap().may_match_object(&shared));
+}
+
+/// Plans keep them: a hash or a name that changes would let a restore go on with other records.
+#[test]
+fn samples_and_conditions_stay_what_they_are_in_stored_plans() {
+    assert_eq!(Filter::hash(&RecordId::parse("orders-dlq/0/42").unwrap()), HASH);
+    let doc =
+        FilterDoc { condition: Some("error_code = 5".into()), sample: Some(3), limit: Some(2), ..FilterDoc::default() };
+    let filter = Filter::new(doc).unwrap().sampled(7);
+    let json = serde_json::to_string(&filter).unwrap();
+    assert_eq!(json, r#"{"where":"error_code = 5","sample":3,"sample_to":7,"limit":2}"#);
+    assert_eq!(serde_json::from_str::<Filter>(&json).unwrap(), filter);
+    assert!(serde_json::from_str::<Filter>(r#"{"where":"error_code = "}"#).is_err());
+    let only = |sample, limit| Filter::new(FilterDoc { sample, limit, ..FilterDoc::default() });
+    assert!(only(Some(3), Some(2)).unwrap().is_all(), "they select from all");
+    assert!(only(Some(0), None).is_err() && only(None, Some(0)).is_err());
+}
+
+const HASH: u64 = 7_873_015_507_134_442_482;
 
 #[test]
 fn an_empty_text_is_no_filter() {

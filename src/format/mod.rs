@@ -6,6 +6,7 @@
 
 mod jsonl;
 mod jsonl_read;
+pub mod lookup;
 mod parquet_read;
 mod parquet_write;
 pub mod refetched;
@@ -18,6 +19,7 @@ use crate::record::{Decoded, RawRecord, RecordId};
 use bytes::Bytes;
 use std::ops::ControlFlow;
 
+pub use parquet_read::Group;
 pub use schema::SCHEMA_VERSION;
 
 /// How the lines of a JSONL object are compressed. It may change during an archive's life.
@@ -181,9 +183,20 @@ pub fn read(
     projection: Projection,
     visit: &mut dyn FnMut(ArchivedRecord<'_>) -> Result<ControlFlow<()>>,
 ) -> Result<()> {
+    read_groups(format, data, projection, &|_| true, visit).map(|_| ())
+}
+
+/// As [`read`], without the row groups that are not wanted, where the format has any. Returns how many records those have.
+pub fn read_groups(
+    format: Format,
+    data: Bytes,
+    projection: Projection,
+    wanted: &dyn Fn(&Group<'_>) -> bool,
+    visit: &mut dyn FnMut(ArchivedRecord<'_>) -> Result<ControlFlow<()>>,
+) -> Result<u64> {
     match format {
-        Format::Parquet => parquet_read::read(data, projection, visit),
-        Format::Jsonl(compression) => jsonl_read::read(compression, &data, projection, visit),
+        Format::Parquet => parquet_read::read(data, projection, wanted, visit),
+        Format::Jsonl(compression) => jsonl_read::read(compression, &data, projection, visit).map(|()| 0),
     }
 }
 

@@ -17,6 +17,7 @@ use arrow_schema::Schema;
 use bytes::Bytes;
 use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::{ArrowReaderOptions, ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder};
+use parquet::file::statistics::Statistics;
 use std::borrow::Cow;
 use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -25,15 +26,20 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 const BATCH_BYTES: i64 = 8 << 20;
 const BATCH_ROWS: i64 = 1024;
 
+/// Returns the rows of groups that were not wanted.
 pub(super) fn read(
     data: Bytes,
     projection: Projection,
+    wanted: &dyn Fn(&Group<'_>) -> bool,
     visit: &mut dyn FnMut(ArchivedRecord<'_>) -> Result<ControlFlow<()>>,
-) -> Result<()> {
+) -> Result<u64> {
     let payload = projection == Projection::All;
-    rows(&COLUMNS, schema::META_SCHEMA_VERSION, data, payload, &mut |cells, headers| {
+    let (mut reader, skipped) =
+        open(&COLUMNS, schema::META_SCHEMA_VERSION, data, |c| payload || !c.is_payload(), Some(wanted))?;
+    rows_of(&mut reader, &COLUMNS, payload, &mut |cells, headers| {
         row::read(cells, payload)?.with(headers, &mut *visit)
-    })
+    })?;
+    Ok(skipped)
 }
 
 /// Hands over each row's cells, in the order of the columns, and its headers. `version`: the name of their version in the
@@ -45,8 +51,17 @@ pub(super) fn rows(
     payload: bool,
     visit: &mut dyn FnMut(&mut Batch<'_>, Headers<'_>) -> Result<ControlFlow<()>>,
 ) -> Result<()> {
-    let mut reader = open(ours, version, data, |c| payload || !c.is_payload())?;
-    while let Some(batch) = next(&mut reader)? {
+    let (mut reader, _) = open(ours, version, data, |c| payload || !c.is_payload(), None)?;
+    rows_of(&mut reader, ours, payload, visit)
+}
+
+fn rows_of(
+    reader: &mut ParquetRecordBatchReader,
+    ours: &[Column],
+    payload: bool,
+    visit: &mut dyn FnMut(&mut Batch<'_>, Headers<'_>) -> Result<ControlFlow<()>>,
+) -> Result<()> {
+    while let Some(batch) = next(reader)? {
         let headers = if payload { headers(&batch)? } else { RawBatch::new() };
         let none = no_headers();
         let mut row = Batch { columns: columns(ours, &batch)?, column: 0, row: 0 };
@@ -62,7 +77,7 @@ pub(super) fn rows(
 }
 
 pub(super) fn offsets(data: Bytes) -> Result<Vec<i64>> {
-    let mut reader = open(&COLUMNS, schema::META_SCHEMA_VERSION, data, |c| c.name == "kafka_offset")?;
+    let (mut reader, _) = open(&COLUMNS, schema::META_SCHEMA_VERSION, data, |c| c.name == "kafka_offset", None)?;
     let mut offsets = Vec::new();
     while let Some(batch) = next(&mut reader)? {
         offsets.extend_from_slice(batch.column(0).as_primitive::<Int64Type>().values());
@@ -88,7 +103,8 @@ fn open(
     version: &str,
     data: Bytes,
     wanted: impl Fn(&Column) -> bool,
-) -> Result<ParquetRecordBatchReader> {
+    groups: Option<&dyn Fn(&Group<'_>) -> bool>,
+) -> Result<(ParquetRecordBatchReader, u64)> {
     guarded(|| {
         let options = ArrowReaderOptions::new().with_skip_arrow_metadata(true);
         let builder = ParquetRecordBatchReaderBuilder::try_new_with_options(data, options).map_err(corrupt)?;
@@ -103,13 +119,58 @@ fn open(
         check(ours, builder.schema())?;
         let roots: Vec<usize> = (0..ours.len()).filter(|i| wanted(&ours[*i])).collect();
         let mask = ProjectionMask::roots(builder.parquet_schema(), roots);
-        let groups = builder.metadata().row_groups();
-        let (rows, bytes) = groups
+        let (builder, skipped) = match groups {
+            Some(wanted) => pruned(builder, wanted)?,
+            None => (builder, 0),
+        };
+        let (rows, bytes) = (builder.metadata().row_groups())
             .iter()
             .fold((0i64, 0i64), |(r, b), g| (r.saturating_add(g.num_rows()), b.saturating_add(g.total_byte_size())));
         let batch = (BATCH_BYTES / (bytes / rows.max(1)).max(1)).clamp(1, BATCH_ROWS) as usize;
-        builder.with_projection(mask).with_batch_size(batch).build().map_err(corrupt)
+        let reader = builder.with_projection(mask).with_batch_size(batch).build().map_err(corrupt)?;
+        Ok((reader, skipped))
     })
+}
+
+/// Leaves out the row groups that are not wanted, and counts their rows.
+fn pruned(builder: Builder, wanted: &dyn Fn(&Group<'_>) -> bool) -> Result<(Builder, u64)> {
+    let (mut kept, mut skipped) = (Vec::new(), 0);
+    for (i, group) in builder.metadata().row_groups().iter().enumerate() {
+        let place = |name: &str| group.columns().iter().position(|c| c.column_path().string() == name);
+        let range = |name: &str| match group.column(place(name)?).statistics()? {
+            Statistics::Int64(s) => s.min_opt().copied().zip(s.max_opt().copied()),
+            _ => None,
+        };
+        let facts = Group {
+            offsets: range("kafka_offset"),
+            timestamps_ms: range("kafka_timestamp_ms"),
+            event_ids: place("event_id").map(|column| (&builder, i, column)),
+        };
+        match wanted(&facts) {
+            true => kept.push(i),
+            false => skipped += u64::try_from(group.num_rows()).unwrap_or(0),
+        }
+    }
+    Ok((builder.with_row_groups(kept), skipped))
+}
+
+type Builder = ParquetRecordBatchReaderBuilder<Bytes>;
+
+/// What a file tells of one row group, as far as it does.
+pub struct Group<'b> {
+    /// The least and the greatest.
+    pub offsets: Option<(i64, i64)>,
+    pub timestamps_ms: Option<(i64, i64)>,
+    /// Where their bloom filter is; it is read only where it is asked.
+    event_ids: Option<(&'b Builder, usize, usize)>,
+}
+
+impl Group<'_> {
+    pub fn may_have_event(&self, id: &str) -> bool {
+        let filter = self.event_ids.map(|(file, group, column)| file.get_row_group_column_bloom_filter(group, column));
+        // What cannot be read rules nothing out.
+        filter.and_then(|read| read.ok().flatten()).is_none_or(|ids| ids.check(id))
+    }
 }
 
 /// The file begins with this version's columns, in order.

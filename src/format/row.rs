@@ -42,7 +42,7 @@ pub fn header_name(name: &[u8]) -> (Cow<'_, str>, Option<&[u8]>) {
 }
 
 /// `None` outside 1970 to 9999.
-pub(super) fn within_years(us: i64) -> Option<i64> {
+pub fn within_years(us: i64) -> Option<i64> {
     (0..END_US).contains(&us).then_some(us)
 }
 

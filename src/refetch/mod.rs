@@ -172,6 +172,9 @@ async fn refetch(
     if !run.outcome.stopped {
         let _ = run.look().await?;
     }
+    if let Some(unjudged) = cuts.unjudged() {
+        tracing::warn!("{unjudged}");
+    }
     let brokers = brokers.clone();
     run.outcome.fetches = host::blocking(move || Ok(brokers.fetches())).await?;
     Ok(run.outcome)

@@ -3,6 +3,7 @@
 //! Owns the counts over a plan's records. Decides nothing: see [`super::plan`].
 
 use super::plan::{Skip, Verdict, Why};
+use crate::filter::Unjudged;
 use crate::format::ArchivedRecord;
 use crate::format::refetched::Original;
 use crate::record::{PayloadState, RecordId};
@@ -59,6 +60,8 @@ pub struct Counts {
     pub repeats: Repeats,
     /// Record ids that were asked for, and not selected.
     pub not_found: BTreeSet<RecordId>,
+    /// Records that could not be judged, and so are not selected.
+    pub unjudged: Option<Unjudged>,
     /// Targets of which it is not known how long they keep records.
     pub untold: BTreeSet<String>,
     /// How often each failure is to be restored, by half of its key.

@@ -55,7 +55,9 @@ impl Going<'_> {
             number += cut.selected;
         }
         let selected = self.planned(&filter, &left).await?;
-        let mut cuts = restore.catalog.cuts(selected, &filter, Reading::RESTORE);
+        let before = left.first().map_or(0, |(first, _)| *first);
+        let limit = filter.doc().limit.map(|limit| limit.saturating_sub(before));
+        let mut cuts = restore.catalog.cuts(selected, &filter, Reading::RESTORE).limit(limit);
         let mut batcher = Batcher::new(restore.options.limits, self.done);
         let mut index = Index::new(restore.catalog.store().clone());
         for (first, planned) in left {

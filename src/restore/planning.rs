@@ -14,6 +14,7 @@ use crate::archive::rfc3339;
 use crate::catalog::{Cut, Reading};
 use crate::cut::PROGRAM_VERSION;
 use crate::error::{Error, Result};
+use crate::filter::Filter;
 use crate::format::refetched::Original;
 use crate::host::{in_place, now_us};
 use crate::ledger::LEDGER_VERSION;
@@ -40,6 +41,8 @@ pub struct Draft {
     /// Unfinished restores that may select the same records.
     pub overlapping: Vec<PlanDoc>,
     id: String,
+    /// With its sample drawn, so that each run selects the same.
+    filter: Filter,
     cuts: Vec<PlanCut>,
     limits: TopicLimits,
 }
@@ -90,8 +93,9 @@ impl Restore {
         let (mut planned, mut limits) = (Vec::new(), TopicLimits::new(now_us() / 1000));
         let mut index = Index::new(self.catalog.store().clone());
         let selected = self.catalog.select(&self.options.filter).await?;
+        let (filter, selected, unjudged) = self.catalog.sampled(self.options.filter.clone(), selected).await?;
         let mut objects: HashMap<_, _> = selected.iter().map(|s| (place(s), s.objects.clone())).collect();
-        let mut cuts = self.catalog.cuts(selected, &self.options.filter, Reading::RESTORE);
+        let mut cuts = self.catalog.cuts(selected, &filter, Reading::RESTORE).limit(filter.doc().limit);
         while let Some(cut) = cuts.next().await? {
             if cut.is_empty() {
                 continue;
@@ -121,6 +125,7 @@ impl Restore {
             let objects = objects.remove(&(m.topic.clone(), m.partition, m.generation, m.from)).unwrap_or_default();
             planned.push(plan_cut(m, cut.len() as u64, &objects, originals.sidecars()));
         }
+        counts.unjudged = unjudged.or_else(|| cuts.unjudged().cloned());
         let mut overlapping = Vec::new();
         for id in open {
             let folder = Folder::new(self.store(), &id);
@@ -136,7 +141,7 @@ impl Restore {
         }
         counts.untold = self.untold(&counts.targets, &limits);
         let id = format!("{prefix}{}", number + 1);
-        Ok(Prepared::New(Box::new(Draft { counts, overlapping, id, cuts: planned, limits })))
+        Ok(Prepared::New(Box::new(Draft { counts, overlapping, id, filter, cuts: planned, limits })))
     }
 
     /// Why nothing is selected.
@@ -164,7 +169,7 @@ impl Restore {
             created_by: self.options.process.user.clone(),
             program_version: PROGRAM_VERSION.to_owned(),
             dialects_digest: self.dialects_digest.clone(),
-            filter: self.options.filter.doc().clone(),
+            filter: draft.filter.doc().clone(),
             options: self.options.rules.clone(),
             delivery: sink.delivery(),
             group,

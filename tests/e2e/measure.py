@@ -111,7 +111,7 @@ def old_ledger(args):
     print(f"{args.cuts} cuts of one record written in {took:.0f} s, requests: {counts}, {sum(counts.values()) / args.cuts:.2f} a cut")
     for name, command in [
         ("archive --once", e2e.archive_command(topic, archive, *through)),
-        ("list --limit 20", [e2e.BIN, "list", "--archive", archive, "--limit", "20", "-o", "jsonl", *through]),
+        ("list --newest 20", [e2e.BIN, "list", "--archive", archive, "--newest", "20", "-o", "jsonl", *through]),
         ("summary", [e2e.BIN, "summary", "--archive", archive, "-o", "json", *through]),
         ("restore --dry-run of one record", [e2e.BIN, "restore", "--brokers", e2e.BROKERS, "--archive", archive, "--dry-run", "--record-id", f"{topic}/0/{args.cuts // 2}", "--to", topic, "--allow-dead-letter-target", "-o", "json", *through]),
         ("verify --quick", [e2e.BIN, "verify", "--quick", "--archive", archive, "-o", "json", *through]),

@@ -47,6 +47,7 @@ pub fn warnings(counts: &Counts) -> Vec<String> {
             if counts.not_found.len() > SHOWN { " ..." } else { "" }
         ));
     }
+    lines.extend(counts.unjudged.as_ref().map(ToString::to_string));
     lines
 }
 
@@ -188,6 +189,9 @@ fn draft_json(draft: &Draft, nothing: Option<&Nothing>) -> Result<()> {
         "repeats": {"records": counts.repeats.records, "failures": counts.repeats.failures},
         "retention_unknown": counts.untold,
         "not_found": counts.not_found.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        "not_judged": counts.unjudged.as_ref().map(|u| json!({
+            "records": u.records, "example": u.first.to_string(), "why": u.why
+        })),
         "nothing": nothing.map(|n| json!({
             "archived": n.archived, "read": n.read, "matching_nothing": n.flags, "meaning": n.text()
         })),
