@@ -341,6 +341,10 @@ fn dispositions_the_first_and_one_behind_it() {
             event_id: vec!["e".into()],
             origin_topic: vec!["o".into()],
             record_id: Some(vec!["t/1/1".into()]),
+            condition: Some("attempts > 3".into()),
+            sample: Some(9),
+            sample_to: Some(u64::MAX),
+            limit: Some(5),
         };
         let document: Value = serde_json::to_value(DispositionDoc { filter: every, ..doc }).unwrap();
         assert!(validator("disposition").is_valid(&document), "a filter may have each of these");
