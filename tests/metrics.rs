@@ -11,7 +11,7 @@ use dlq_archiver::archive::Counters;
 use dlq_archiver::health::Limits;
 use dlq_archiver::metrics::Monitor;
 use dlq_archiver::store::Requests;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -291,6 +291,8 @@ fn an_address_that_is_taken_ends_the_start() {
 #[test]
 fn rules_and_dashboard_name_metrics_that_there_are() {
     let (counters, requests) = (Arc::new(Counters::default()), Requests::default());
+    // Of `--refetch`, which not every archiver has.
+    counters.add_originals(&BTreeMap::new(), 0);
     let monitor = Monitor::new(counters, requests, Limits::default(), Box::new(|_| 0.5));
     let page = monitor.page("/metrics", "").unwrap().body;
     let mut there = BTreeSet::new();

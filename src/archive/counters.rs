@@ -252,14 +252,14 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Counters {
     /// What a look for originals came to; the first has nothing.
     pub fn add_originals(&self, found: &BTreeMap<State, u64>, unanswered: u64) {
-        let mut originals = self.originals.lock().unwrap_or_else(|e| e.into_inner());
+        let mut originals = lock(&self.originals);
         let counts = originals.get_or_insert_default();
         found.iter().for_each(|(state, n)| *counts.states.entry(*state).or_default() += n);
         counts.unanswered = unanswered;
     }
 
     pub fn originals(&self) -> Option<OriginalCounts> {
-        self.originals.lock().unwrap_or_else(|e| e.into_inner()).clone()
+        lock(&self.originals).clone()
     }
 
     /// A topic's own, for as long as a partition of it is worked on.

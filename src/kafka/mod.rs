@@ -17,6 +17,7 @@ mod producer;
 mod properties;
 mod range;
 mod refusal;
+mod transaction;
 
 pub use admin::{Admin, Found, TopicId, TopicInfo, pattern};
 pub use consumer::{Consumer, Polled, Rebalance};
@@ -25,8 +26,9 @@ pub use logs::{Peeked, peek};
 pub use message::Message;
 pub use mock::MockBroker;
 pub use originals::{OriginalsReader, Tell, Wanted};
-pub use producer::{Ack, NewRecord, Producer, Refusal, Transactions, UNSENDABLE_TIMESTAMP, committed};
+pub use producer::{Ack, NewRecord, Producer, Refusal, UNSENDABLE_TIMESTAMP};
 pub use range::{RangeEnd, RangeReader};
+pub use transaction::{Transactions, committed};
 
 use crate::error::{Error, Result};
 use rdkafka::config::{ClientConfig, RDKafkaLogLevel};
