@@ -16,8 +16,10 @@ use chrono::{DateTime, NaiveDate, TimeZone, Utc};
 use expression::columns::OfRecord;
 use expression::{Expression, Verdict};
 use regex::Regex;
+use roaring::RoaringTreemap;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use twox_hash::XxHash3_64;
 
 /// What a user asked for, as plain values. Lists mean any of; an empty one means all. A text beginning with `^` is a
@@ -73,6 +75,9 @@ pub struct FilterDoc {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<u64>,
 }
+
+/// Offsets of each topic, generation, partition.
+pub type Positions = BTreeMap<(String, u32, i32), RoaringTreemap>;
 
 /// Whether a record is selected.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -162,6 +167,8 @@ pub struct Filter {
     record_ids: Option<BTreeSet<RecordId>>,
     /// Of the record ids, whichever partition they are in.
     offsets: BTreeSet<i64>,
+    /// These and no others, see [`Self::exactly`].
+    exactly: Option<Arc<Positions>>,
     expression: Option<Expression>,
 }
 
@@ -255,6 +262,7 @@ impl Filter {
             origin_topic: texts("--origin-topic", &doc.origin_topic)?,
             offsets: record_ids.iter().flatten().map(|id| id.offset).collect(),
             record_ids,
+            exactly: None,
             expression,
             doc,
         };
@@ -270,6 +278,11 @@ impl Filter {
             offsets: BTreeSet::from([id.offset]),
             ..Self::default()
         }
+    }
+
+    /// A filter for records that are known. Its document does not name them.
+    pub fn exactly(positions: Positions) -> Self {
+        Self { exactly: Some(Arc::new(positions)), ..Self::default() }
     }
 
     /// Record ids that the other flags exclude one and all.
@@ -290,7 +303,7 @@ impl Filter {
     /// Whether every record matches, of which a sample or the first may be chosen.
     pub fn is_all(&self) -> bool {
         let chosen = FilterDoc { sample: None, sample_to: None, limit: None, ..self.doc.clone() };
-        chosen == FilterDoc::default()
+        chosen == FilterDoc::default() && self.exactly.is_none()
     }
 
     /// Whether key, value, headers or stack trace are asked for.
@@ -351,8 +364,16 @@ impl Filter {
             && any(&self.event_id, d.event_id.as_deref())
             && any(&self.origin_topic, d.origin_topic.as_deref())
             && self.record_ids.as_ref().is_none_or(|ids| ids.contains(id))
+            && self.is_named(id)
             && (self.error_message.is_empty()
                 || d.error_message.as_deref().is_some_and(|m| self.error_message.iter().any(|r| r.is_match(m))))
+    }
+
+    fn is_named(&self, id: &RecordId) -> bool {
+        self.exactly.as_ref().is_none_or(|positions| {
+            let of = positions.get(&(id.topic.clone(), id.generation, id.partition));
+            of.zip(u64::try_from(id.offset).ok()).is_some_and(|(of, offset)| of.contains(offset))
+        })
     }
 
     fn offset_matches(&self, offset: i64) -> bool {

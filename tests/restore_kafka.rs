@@ -8,9 +8,10 @@ use dlq_archiver::format::Format;
 use dlq_archiver::format::restored::{self, Restored};
 use dlq_archiver::kafka::{Admin, Connection, RangeReader, Refusal};
 use dlq_archiver::record::{Header, RawBatch, RawRecord, RecordId, TopicPartition};
-use dlq_archiver::restore::batch::Batch;
+use dlq_archiver::restore::batch::{Batch, Row};
 use dlq_archiver::restore::delivery::{Answer, Asked, Sink};
-use dlq_archiver::restore::plan::{Delivery, Place, Timestamps};
+use dlq_archiver::restore::plan::{Delivery, Timestamps};
+use dlq_archiver::restore::rules::Place;
 use dlq_archiver::restore::target::{Kafka, Target};
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -625,6 +626,10 @@ async fn a_record_that_is_too_large_does_not_block_the_others_plainly() {
     a_record_that_is_too_large_does_not_block_the_others("plain").await;
 }
 
+fn row(id: RecordId, place: Place) -> Row {
+    Row { id, place, failure_key: [0; 16], attempt: 1, correction: None }
+}
+
 /// Where the brokers did not tell the limit, records are refused when they are sent: with all that are sent along.
 async fn what_a_topic_refuses_is_left_out(delivery: Delivery) {
     let Some(brokers) = brokers() else { return };
@@ -637,7 +642,7 @@ async fn what_a_topic_refuses_is_left_out(delivery: Delivery) {
         let rec = Rec { offset: i, timestamp_ms: 1, key: None, value: Some(value.as_bytes()), headers: Vec::new() };
         support::push(&mut batch.raw, &rec);
         let id = RecordId { topic: "dlq".into(), generation: 1, partition: 0, offset: i };
-        batch.rows.push((id, Place { topic: topic.clone(), partition: Some(0) }));
+        batch.rows.push(row(id, Place { topic: topic.clone(), partition: Some(0) }));
     }
     let batch = Arc::new(batch);
     let target: Arc<dyn Target> = Arc::new(Kafka::new(world.connection.clone()));
@@ -694,7 +699,7 @@ async fn a_batch_of_which_all_is_refused_does_not_stop_the_next() {
             &Rec { offset: i as i64, timestamp_ms: 1, key: None, value, headers: Vec::new() },
         );
         let id = RecordId { topic: "dlq".into(), generation: 1, partition: 0, offset: i as i64 };
-        batch.rows.push((id, Place { topic: topic.clone(), partition: Some(partition) }));
+        batch.rows.push(row(id, Place { topic: topic.clone(), partition: Some(partition) }));
         let answers = sink.send(&Arc::new(batch), Timestamps::Keep).await.unwrap_or_else(|e| panic!("batch {i}: {e}"));
         assert_eq!(answers == [Answer::Refused(Refusal::TooLarge)], length > 2000, "batch {i}: {answers:?}");
         sink.commit(&topic, i as u64 + 1).await.unwrap_or_else(|e| panic!("batch {i}: {e}"));

@@ -149,7 +149,7 @@ pub async fn run(args: Args) -> Result<u8> {
         if args.action() == Action::Discard {
             // After it is written: a restore that begins from now on sees it.
             let open = audit::open(&*store).await?;
-            told.unfinished = disposition::may_send(&catalog, &open, &selected, &filter).await?;
+            told.unfinished = disposition::may_send(&catalog, &open, &selected).await?;
         }
     }
     told.print()?;

@@ -64,7 +64,7 @@ pub async fn past(catalog: &Catalog, selected: &[Selected], asked: bool) -> Resu
         layout::manifest_key(&layout::ledger_prefix(&m.topic, m.partition, m.generation), m.from)
     };
     let cuts: BTreeSet<String> = selected.iter().map(key).collect();
-    Ok(audit::past(catalog, None, Some(&cuts)).await?.0)
+    Ok(audit::past(catalog, None, Some(&cuts), None).await?.0)
 }
 
 pub fn name(disposition: &Disposition<'_>) -> &'static str {

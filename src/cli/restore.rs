@@ -1,6 +1,7 @@
 //! `dlq-archiver restore`.
 
 mod print;
+mod values;
 
 use super::args::{ArchiveArgs, KafkaArgs, StoreCreateArg, bytes, duration};
 use super::asking::{Asking, user_and_host};
@@ -12,15 +13,19 @@ use super::signals;
 use crate::archive::{now_us, plainly, rfc3339};
 use crate::catalog::Catalog;
 use crate::error::{Error, Result};
-use crate::restore::audit::Process;
+use crate::filter::{Filter, FilterDoc};
+use crate::restore::audit::{self, Process};
 use crate::restore::batch::Limits;
 use crate::restore::counts::Counts;
 use crate::restore::delivery::Asked;
-use crate::restore::plan::{self, Delivery, RuleOptions, Timestamps};
+use crate::restore::headers::HeaderOptions;
+use crate::restore::plan::{self, Delivery, DraftDoc, Partitioning, RuleOptions, Timestamps};
 use crate::restore::target::Kafka;
+use crate::restore::values::Values;
 use crate::restore::{Counters, Draft, End, Options, Prepared, Restore};
 use crate::stage::{Stage, StageReceiver};
 use clap::ValueEnum;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -40,9 +45,64 @@ pub struct Args {
     #[arg(long, value_name = "TOPIC")]
     to: Option<String>,
 
-    /// Show what would be restored where, and what is skipped and why; write nothing. Exit code as without it
+    /// Show what would be restored where, and what is skipped and why; send nothing, and keep the plan for --plan. Exit
+    /// code as without it
     #[arg(short = 'n', long)]
     dry_run: bool,
+
+    /// Carry out exactly the plan of this id, which a dry run has printed: the same records, by the same options, whatever
+    /// was archived since. What was restored or discarded since is skipped
+    #[arg(long, value_name = "PLAN-ID", conflicts_with_all = ["all", "to", "partition_of", "include_restored",
+          "include_discarded", "allow_dead_letter_target", "timestamps", "strip", "keep", "add_header",
+          "no_restore_headers", "max_attempts", "value_from_dir", "value_from", "limit", "sample"])]
+    plan: Option<String>,
+
+    /// Partition of the target: the one that each record came from (by key, where that is not known or not there), by the
+    /// hash of the key, or this number
+    #[arg(long = "target-partition", id = "partition_of", default_value = "origin", value_name = "origin|key|N",
+          value_parser = partitioning)]
+    partition_of: Partitioning,
+
+    /// Headers to take off besides those that were added when the record failed: a name, or a regular expression if it
+    /// begins with ^; repeatable
+    #[arg(long, value_name = "NAME")]
+    strip: Vec<String>,
+
+    /// Headers to keep, whatever else takes them off; repeatable
+    #[arg(long, value_name = "NAME")]
+    keep: Vec<String>,
+
+    /// Header to add; repeatable
+    #[arg(long, value_name = "NAME=VALUE", value_parser = name_and_value)]
+    add_header: Vec<(String, String)>,
+
+    /// Do not add dlq-archiver-restore-id and dlq-archiver-restore-count. A record that fails again is then told by its
+    /// position or failure key alone
+    #[arg(long)]
+    no_restore_headers: bool,
+
+    /// Restores of one failure, all that were before counted. With --include-restored there is no limit unless it is given
+    /// [default: 3]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=999))]
+    max_attempts: Option<u32>,
+
+    /// Corrected values: files DIR/TOPIC/PARTITION/OFFSET, named as the record ids are. Without a filter these records are
+    /// what is restored
+    #[arg(long, value_name = "DIR")]
+    value_from_dir: Option<PathBuf>,
+
+    /// Corrected values: JSON lines as `list -o jsonl --payload` prints them, edited; of each record_id, kafka_value_text
+    /// or kafka_value_bytes is taken. - is standard input
+    #[arg(long, value_name = "FILE", conflicts_with = "value_from_dir")]
+    value_from: Option<PathBuf>,
+
+    /// Who decided it, beside the user that is seen: kept with the restore
+    #[arg(long, value_name = "WHO")]
+    by: Option<String>,
+
+    /// Why, such as a ticket: kept with the restore
+    #[arg(long, value_name = "TEXT")]
+    reason: Option<String>,
 
     /// Do not ask; needed above 1,000 records where there is no terminal
     #[arg(short, long)]
@@ -79,8 +139,10 @@ pub struct Args {
     batch_bytes: usize,
 
     /// Go on with this unfinished restore, by its own filter and options
-    #[arg(long, value_name = "RESTORE-ID", conflicts_with_all = ["all", "to", "include_restored",
-          "include_discarded", "allow_dead_letter_target", "timestamps", "take_over", "limit", "sample"])]
+    #[arg(long, value_name = "RESTORE-ID", conflicts_with_all = ["all", "plan", "to", "partition_of", "include_restored",
+          "include_discarded", "allow_dead_letter_target", "timestamps", "strip", "keep", "add_header",
+          "no_restore_headers", "max_attempts", "value_from_dir", "value_from", "by", "reason", "take_over", "limit",
+          "sample"])]
     resume: Option<String>,
 
     /// End unfinished restores of the same records first, this command's own included: what they sent is not sent
@@ -133,27 +195,53 @@ enum DeliveryArg {
     Plain,
 }
 
+fn partitioning(text: &str) -> std::result::Result<Partitioning, String> {
+    match text {
+        "origin" => Ok(Partitioning::Origin),
+        "key" => Ok(Partitioning::Key),
+        _ => match text.parse() {
+            Ok(number @ 0..) => Ok(Partitioning::Number(number)),
+            _ => Err("it is origin, key, or a partition's number".into()),
+        },
+    }
+}
+
+fn name_and_value(text: &str) -> std::result::Result<(String, String), String> {
+    let parts = text.split_once('=').filter(|(name, _)| !name.is_empty());
+    parts.map(|(name, value)| (name.to_owned(), value.to_owned())).ok_or_else(|| "it is NAME=VALUE".into())
+}
+
+/// Restores of one failure.
+const MAX_ATTEMPTS: u32 = 3;
+
 impl Args {
-    fn options(&self, archive_id: &str) -> Result<Options> {
-        let filter = self.filter.picked(&self.pick, self.limit)?;
-        let rules = RuleOptions {
-            to: self.to.clone(),
-            timestamps: match self.timestamps {
-                TimestampsArg::Keep => Timestamps::Keep,
-                TimestampsArg::Now => Timestamps::Now,
-            },
-            include_restored: self.include_restored,
-            include_discarded: self.include_discarded,
-            allow_dead_letter_target: self.allow_dead_letter_target,
-        };
+    /// `draft`: that of `--plan`.
+    fn options(&self, archive_id: &str, draft: Option<(DraftDoc, Values)>) -> Result<Options> {
         let delivery = match self.delivery {
             DeliveryArg::Auto => Asked::Auto,
             DeliveryArg::Transactional => Asked::Exactly(Delivery::Transactional),
             DeliveryArg::Plain => Asked::Exactly(Delivery::Plain),
         };
-        let (since, until) = self.filter.times();
         let (user, host) = user_and_host();
-        let digest = plan::digest(archive_id, filter.doc(), since, until, &rules, delivery.as_str())?;
+        let (filter, rules, digest, values, draft) = match draft {
+            Some((draft, values)) => {
+                let digest = plan::draft_digest(archive_id, &draft.content.id(archive_id)?, delivery.as_str())?;
+                let filter = Filter::exactly(plan::positions(&draft.content.cuts));
+                (filter, draft.content.options.clone(), digest, values, Some(draft))
+            }
+            None => {
+                let values = values::read(self.value_from_dir.as_deref(), self.value_from.as_deref())?;
+                let mut filter = self.filter.picked(&self.pick, self.limit)?;
+                if filter.is_all() && !self.all && !values.is_empty() {
+                    let ids = values.ids().map(ToString::to_string).collect();
+                    filter = Filter::new(FilterDoc { record_id: Some(ids), ..filter.doc().clone() })?;
+                }
+                let rules = self.rules(&values)?;
+                let (since, until) = self.filter.times();
+                let digest = plan::digest(archive_id, filter.doc(), since, until, &rules, delivery.as_str())?;
+                (filter, rules, digest, values, None)
+            }
+        };
         Ok(Options {
             filter,
             rules,
@@ -167,20 +255,48 @@ impl Args {
             },
             resume: self.resume.clone(),
             take_over: self.take_over,
+            draft,
+            values,
+            by: self.by.clone(),
+            reason: self.reason.clone(),
+        })
+    }
+
+    fn rules(&self, values: &Values) -> Result<RuleOptions> {
+        let no_cap = self.include_restored && self.max_attempts.is_none();
+        Ok(RuleOptions {
+            to: self.to.clone(),
+            partition: self.partition_of,
+            headers: HeaderOptions {
+                strip: self.strip.clone(),
+                keep: self.keep.clone(),
+                add: self.add_header.clone(),
+                unmarked: self.no_restore_headers,
+            },
+            max_attempts: (!no_cap).then(|| self.max_attempts.unwrap_or(MAX_ATTEMPTS)),
+            values_sha256: values.sha256()?,
+            timestamps: match self.timestamps {
+                TimestampsArg::Keep => Timestamps::Keep,
+                TimestampsArg::Now => Timestamps::Now,
+            },
+            include_restored: self.include_restored,
+            include_discarded: self.include_discarded,
+            allow_dead_letter_target: self.allow_dead_letter_target,
         })
     }
 
     /// Refuses what would restore everything by mistake.
     fn check(&self) -> Result<()> {
         let all = self.filter.filter()?.is_all();
-        if self.resume.is_some() {
+        if let Some(flag) = self.resume.as_ref().map(|_| "--resume").or(self.plan.as_ref().map(|_| "--plan")) {
             return match all {
                 true => Ok(()),
-                false => Err(Error::config("--resume has the filter of its plan: leave the filters out")),
+                false => Err(Error::config(format!("{flag} has the filter of its plan: leave the filters out"))),
             };
         }
+        let has_values = self.value_from_dir.is_some() || self.value_from.is_some();
         match (self.all, all) {
-            (false, true) => Err(Error::config(
+            (false, true) if !has_values => Err(Error::config(
                 "nothing selects records: give a filter such as --record-id, --pipeline or --since (see --help), or \
                  --all for every record of the archive",
             )),
@@ -196,7 +312,12 @@ pub async fn run(args: Args, config: &Config) -> Result<u8> {
     let target = Arc::new(Kafka::new(args.kafka.connection(config)?));
     let store = args.store.read().await?;
     let catalog = Catalog::open(store.clone()).await?;
-    let options = args.options(&catalog.archive().archive_id)?;
+    let archive_id = catalog.archive().archive_id.clone();
+    let draft = match &args.plan {
+        Some(id) => Some(audit::draft(&*store, &archive_id, id).await?),
+        None => None,
+    };
+    let options = args.options(&archive_id, draft)?;
     let stage =
         signals::shutdown_saying(args.grace, "the same command again goes on where this one is known to have come to")?;
     let counters = Arc::new(Counters::default());
@@ -277,7 +398,11 @@ async fn go(
                 0 => Some(restore.nothing().await?),
                 _ => None,
             };
-            print::draft(&draft, nothing.as_ref(), args.output.output)?;
+            let kept = match draft.counts.to_restore {
+                0 => None,
+                _ => Some(restore.keep(&draft).await),
+            };
+            print::draft(&draft, nothing.as_ref(), kept, args.output.output)?;
             // What the restore would be refused for.
             let refused = draft.counts.to_restore > 0 && !draft.overlapping.is_empty() && !args.take_over;
             return Ok(u8::from(draft.counts.has_failures() || refused));

@@ -72,6 +72,8 @@ pub struct Restorable<'a> {
     pub value: Option<Cow<'a, [u8]>>,
     /// Of each header, whether it is left out.
     pub strips: Vec<bool>,
+    /// Whether it may get headers that say that it was restored.
+    pub marks: bool,
 }
 
 /// A record's key and value.
@@ -173,7 +175,8 @@ impl Dialects {
     pub fn restorable<'a>(&self, topic: &str, raw: &RawRecord<'a>) -> Option<Restorable<'a>> {
         let walk = self.index.walk(raw, self.opted(topic), &mut Notes::default());
         let (key, value) = self.original_of(&walk, raw)?;
-        Some(Restorable { key, value, strips: self.strips_of(&walk, raw) })
+        let marks = self.on_record(&walk).all(|t| self.tables[t].restore.marks);
+        Some(Restorable { key, value, strips: self.strips_of(&walk, raw), marks })
     }
 
     /// The original's key and value, which some dialects write elsewhere than in the dead letter's own; most have them

@@ -405,11 +405,19 @@ pub(crate) enum OriginalEncoding {
 }
 
 /// What a restore takes in place of the dead letter's own key and value.
-#[derive(Debug, Clone, Default, Deserialize)]
+#[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Restored {
     pub key: Option<Original>,
     pub value: Option<Original>,
+    /// Whether a restored record may have headers that say so.
+    pub marks: bool,
+}
+
+impl Default for Restored {
+    fn default() -> Self {
+        Self { key: None, value: None, marks: true }
+    }
 }
 
 impl Restored {

@@ -116,7 +116,7 @@ pub async fn select(
             selected.records.add(&record, past.finished(record.id.offset).is_some());
         }
         if !cut.is_empty() {
-            selected.cuts.push(plan_cut(m, cut.len() as u64, &of_cut.objects, &[]));
+            selected.cuts.push(plan_cut(&cut, &of_cut.objects, &[]));
         }
         read(of_cut.size());
     }
@@ -185,16 +185,11 @@ pub async fn write(
 ///
 /// # Errors
 /// [`crate::Kind::Corrupt`] if a plan is damaged.
-pub async fn may_send(
-    catalog: &Catalog,
-    open: &[String],
-    selected: &Selected,
-    filter: &Filter,
-) -> Result<Vec<PlanDoc>> {
+pub async fn may_send(catalog: &Catalog, open: &[String], selected: &Selected) -> Result<Vec<PlanDoc>> {
     let mut plans = Vec::new();
     for id in open {
         let Some(plan) = Folder::new(&**catalog.store(), id).plan().await? else { continue };
-        if plan.overlaps(&selected.cuts, filter.doc()) {
+        if plan.overlaps(&selected.cuts) {
             plans.push(plan);
         }
     }

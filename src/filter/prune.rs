@@ -62,6 +62,7 @@ impl Filter {
                 .record_ids
                 .as_ref()
                 .is_none_or(|ids| ids.iter().any(|id| id.topic == topic && id.partition == partition))
+            && self.exactly.as_ref().is_none_or(|all| all.keys().any(|(t, _, p)| t == topic && *p == partition))
     }
 
     /// The topics' names as they stand in paths, where the filter names them all.
@@ -73,7 +74,11 @@ impl Filter {
         if !self.topic.is_empty() {
             return self.topic.iter().map(exact).collect();
         }
-        self.record_ids.as_ref().map(|ids| ids.iter().map(|id| layout::escape(&id.topic).into_owned()).collect())
+        let named = |topic: &str| layout::escape(topic).into_owned();
+        if let Some(positions) = &self.exactly {
+            return Some(positions.keys().map(|(topic, _, _)| named(topic)).collect());
+        }
+        self.record_ids.as_ref().map(|ids| ids.iter().map(|id| named(&id.topic)).collect())
     }
 
     /// Whether offsets `[from, to)` of a partition can match. `to` is `i64::MAX` where it is not known: nothing is
@@ -81,6 +86,11 @@ impl Filter {
     pub fn may_match_offsets(&self, topic: &str, partition: i32, generation: u32, from: i64, to: i64) -> bool {
         if self.doc.offset_from.is_some_and(|first| to <= first) || self.doc.offset_to.is_some_and(|end| end <= from) {
             return false;
+        }
+        if let Some(positions) = &self.exactly {
+            let of = positions.get(&(topic.to_owned(), generation, partition));
+            let at = |offset: i64| u64::try_from(offset).unwrap_or(0);
+            return of.is_some_and(|of| of.range_cardinality(at(from)..at(to)) > 0);
         }
         self.record_ids.as_ref().is_none_or(|ids| {
             let at = |offset| RecordId { topic: topic.to_owned(), generation, partition, offset };
@@ -176,6 +186,7 @@ impl Filter {
             || !self.event_id.is_empty()
             || !self.origin_topic.is_empty()
             || self.record_ids.is_some()
+            || self.exactly.is_some()
             || self.expression.is_some()
             || d.sample.is_some();
         if other_columns {

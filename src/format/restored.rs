@@ -4,11 +4,12 @@
 //! Invariants: names and types are for good, a later version adds columns at the end; a list's bytes are a function of
 //! its rows.
 
+use super::row::{hex, unhex};
 use crate::error::{Error, Result};
 use crate::record::RecordId;
 use arrow_array::cast::AsArray;
 use arrow_array::types::{Int32Type, Int64Type, TimestampMicrosecondType};
-use arrow_array::{Array, ArrayRef, Int32Array, Int64Array, RecordBatch, StringArray, TimestampMicrosecondArray};
+use arrow_array::{Array, ArrayRef, BooleanArray, Int32Array, Int64Array, RecordBatch, StringArray, TimestampMicrosecondArray};
 use arrow_schema::{DataType, Field, Schema, TimeUnit};
 use bytes::Bytes;
 use parquet::arrow::ArrowWriter;
@@ -33,6 +34,17 @@ pub struct Restored {
     pub restore_id: String,
     /// Microseconds since 1970.
     pub restored_at_us: i64,
+    pub failure_key: [u8; 16],
+    /// How often its failure was restored, this time included.
+    pub attempt: u32,
+    pub correction: Option<Correction>,
+}
+
+/// Of a record that was sent with another value than is archived: hex SHA-256 of both, `None` where the value is null.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Correction {
+    pub archived_sha256: Option<String>,
+    pub restored_sha256: Option<String>,
 }
 
 /// The names are those that the data has for the same things.
@@ -49,6 +61,11 @@ pub fn schema() -> Arc<Schema> {
         field("target_offset", DataType::Int64),
         field("restore_id", DataType::Utf8),
         field("restored_at", DataType::Timestamp(TimeUnit::Microsecond, Some("UTC".into()))),
+        field("failure_key", DataType::Utf8),
+        field("attempt", DataType::Int32),
+        field("value_corrected", DataType::Boolean),
+        Field::new("archived_value_sha256", DataType::Utf8, true),
+        Field::new("restored_value_sha256", DataType::Utf8, true),
     ]))
 }
 
@@ -71,6 +88,9 @@ pub fn encode(rows: &[Restored]) -> Result<Vec<u8>> {
             Arc::new(rows.iter().map(of).collect::<Vec<_>>().into_iter().map(Some).collect::<Int32Array>())
         };
         let int64 = |of: &dyn Fn(&Restored) -> i64| rows.iter().map(of).collect::<Vec<_>>();
+        let corrected = |of: &dyn Fn(&Correction) -> Option<String>| -> ArrayRef {
+            Arc::new(rows.iter().map(|r| r.correction.as_ref().and_then(of)).collect::<StringArray>())
+        };
         let columns = vec![
             text(&|r| r.id.topic.clone()),
             int32(&|r| i32::try_from(r.id.generation).unwrap_or(i32::MAX)),
@@ -82,6 +102,11 @@ pub fn encode(rows: &[Restored]) -> Result<Vec<u8>> {
             Arc::new(Int64Array::from(int64(&|r| r.target_offset))),
             text(&|r| r.restore_id.clone()),
             Arc::new(TimestampMicrosecondArray::from(int64(&|r| r.restored_at_us)).with_timezone("UTC")),
+            text(&|r| hex(&r.failure_key, &mut [0; 32]).to_owned()),
+            int32(&|r| i32::try_from(r.attempt).unwrap_or(i32::MAX)),
+            Arc::new(BooleanArray::from_iter(rows.iter().map(|r| Some(r.correction.is_some())))),
+            corrected(&|c| c.archived_sha256.clone()),
+            corrected(&|c| c.restored_sha256.clone()),
         ];
         writer.write(&RecordBatch::try_new(schema(), columns).map_err(internal)?).map_err(internal)?;
     }
@@ -123,6 +148,12 @@ fn decode(data: Bytes, row: &mut dyn FnMut(Restored)) -> Result<()> {
         let (generation, partition) = (int32("topic_generation")?, int32("kafka_partition")?);
         let target_partition = int32("target_partition")?;
         let (offset, target_offset) = (int64("kafka_offset")?, int64("target_offset")?);
+        let (failure_key, attempt) = (text("failure_key")?, int32("attempt")?);
+        let corrected = column("value_corrected")?.as_boolean_opt().filter(|a| a.null_count() == 0);
+        let corrected = corrected.ok_or_else(|| wrong("value_corrected"))?;
+        let sha256 = |name| column(name)?.as_string_opt::<i32>().ok_or_else(|| wrong(name));
+        let (archived, restored) = (sha256("archived_value_sha256")?, sha256("restored_value_sha256")?);
+        let at_row = |a: &StringArray, i| a.is_valid(i).then(|| a.value(i).to_owned());
         for i in 0..batch.num_rows() {
             row(Restored {
                 id: RecordId {
@@ -136,6 +167,12 @@ fn decode(data: Bytes, row: &mut dyn FnMut(Restored)) -> Result<()> {
                 target_offset: target_offset.value(i),
                 restore_id: restore_id.value(i).to_owned(),
                 restored_at_us: at.value(i),
+                failure_key: unhex(failure_key.value(i)).ok_or_else(|| wrong("failure_key"))?,
+                attempt: u32::try_from(attempt.value(i)).map_err(|_| wrong("attempt"))?,
+                correction: corrected.value(i).then(|| Correction {
+                    archived_sha256: at_row(archived, i),
+                    restored_sha256: at_row(restored, i),
+                }),
             });
         }
     }
@@ -157,6 +194,12 @@ mod tests {
                 target_offset: i,
                 restore_id: "0123456789ab-1".into(),
                 restored_at_us: 1_791_468_687_032_000 + i,
+                failure_key: [i as u8; 16],
+                attempt: i as u32,
+                correction: (i % 3 == 0).then(|| Correction {
+                    archived_sha256: (i % 2 == 0).then(|| "a".repeat(64)),
+                    restored_sha256: (i % 4 == 0).then(|| "b".repeat(64)),
+                }),
             })
             .collect()
     }

@@ -136,7 +136,7 @@ impl<'a> Writer<'a> {
 
 const PROBLEM_SEPARATOR: &str = "; ";
 
-fn hex<'b>(bytes: &[u8; 16], out: &'b mut [u8; 32]) -> &'b str {
+pub(super) fn hex<'b>(bytes: &[u8; 16], out: &'b mut [u8; 32]) -> &'b str {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     for (pair, b) in out.chunks_exact_mut(2).zip(bytes) {
         pair[0] = DIGITS[usize::from(b >> 4)];
@@ -145,7 +145,7 @@ fn hex<'b>(bytes: &[u8; 16], out: &'b mut [u8; 32]) -> &'b str {
     std::str::from_utf8(out).unwrap_or_default()
 }
 
-fn unhex(text: &str) -> Option<[u8; 16]> {
+pub(super) fn unhex(text: &str) -> Option<[u8; 16]> {
     let is_hex = text.len() == 32 && text.bytes().all(|b| b.is_ascii_hexdigit());
     let bits = is_hex.then(|| u128::from_str_radix(text, 16).ok()).flatten()?;
     Some(bits.to_be_bytes())

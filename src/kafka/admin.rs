@@ -3,17 +3,14 @@
 //! Every call blocks for at most its timeout; call from a blocking thread.
 
 use super::consumer::{Context, Polled};
-use super::{Connection, Consumer, error, refusal};
+use super::{Connection, Consumer, describe, error, refusal};
 use crate::error::{Error, Result, did_you_mean};
 use crate::record::TopicPartition;
-use base64::Engine;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use rdkafka::config::ClientConfig;
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::error::RDKafkaErrorCode as Code;
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
-use rdkafka_sys as sys;
-use std::ffi::{CStr, CString};
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -234,7 +231,7 @@ impl Admin {
         let part = topic.partitions().iter().find(|p| p.id() == tp.partition).or(topic.partitions().first());
         let leader = part.map(|p| p.leader()).filter(|l| *l >= 0);
         let leader = leader.ok_or_else(|| unavailable(format!("partition {} has no leader", tp.partition)))?;
-        match describe_topic_id(self.client(), &tp.topic, leader, timeout) {
+        match describe::topic_id(self.client(), &tp.topic, leader, timeout) {
             Ok(Some(id)) => Ok(TopicId::Is(id)),
             Ok(None) | Err(Code::UnsupportedFeature | Code::UnsupportedVersion) => {
                 if !self.told_no_ids.swap(true, Ordering::Relaxed) {
@@ -286,14 +283,33 @@ impl Admin {
         };
         let there = metadata.topics().iter().filter(|t| t.error().is_none());
         let names: Vec<&str> = there.map(rdkafka::metadata::MetadataTopic::name).collect();
-        for names in names.chunks(DESCRIBED) {
-            let told = describe_topic_ids(self.client(), names, broker, timeout);
+        for names in names.chunks(describe::AT_A_TIME) {
+            let told = describe::topic_ids(self.client(), names, broker, timeout);
             let told = told.map_err(|e| unavailable(e.to_string()))?;
             if let Some((name, _)) = told.into_iter().find(|(_, told)| matches!(told, Ok(Some(told)) if told == id)) {
                 return Ok(Some(name));
             }
         }
         Ok(None)
+    }
+
+    /// Those of the topics that this user may not write to, as far as the brokers tell what it may.
+    ///
+    /// # Errors
+    /// If they do not answer.
+    pub fn unwritable(&self, topics: &[String], timeout: Duration) -> Result<BTreeSet<String>> {
+        let doing = "cannot ask what may be written to";
+        let metadata = self.client().fetch_metadata(topics.first().map(String::as_str), timeout);
+        let metadata = metadata.map_err(|e| self.error(doing, &e))?;
+        let Some(broker) = metadata.brokers().first().map(|b| b.id()) else { return Ok(BTreeSet::new()) };
+        let names: Vec<&str> = topics.iter().map(String::as_str).collect();
+        let mut unwritable = BTreeSet::new();
+        for names in names.chunks(describe::AT_A_TIME) {
+            let told = describe::writable(self.client(), names, broker, timeout);
+            let told = told.map_err(|e| Error::unavailable(format!("{doing}: {e}")))?;
+            unwritable.extend(told.into_iter().filter(|(_, may)| *may == Some(false)).map(|(name, _)| name));
+        }
+        Ok(unwritable)
     }
 
     /// The offset that the group of [`Admin::of_group`] has committed; `None` if none.
@@ -374,116 +390,4 @@ pub fn pattern(text: &str) -> Result<regex::Regex> {
 
 fn is_no_topic(code: Code) -> bool {
     matches!(code, Code::UnknownTopicOrPartition | Code::UnknownTopic)
-}
-
-/// Topics that are described in one request.
-const DESCRIBED: usize = 500;
-
-/// Asks one broker. The controller, whom librdkafka asks otherwise, is none that every broker names.
-fn describe_topic_id(
-    consumer: &BaseConsumer<Context>,
-    topic: &str,
-    broker: i32,
-    timeout: Duration,
-) -> std::result::Result<Option<String>, Code> {
-    let told = describe_topic_ids(consumer, &[topic], broker, timeout)?;
-    told.into_iter().next().map_or(Err(Code::UnknownTopicOrPartition), |(_, id)| id)
-}
-
-/// What one broker tells of a topic: its id, where it has one.
-type Told = std::result::Result<Option<String>, Code>;
-
-/// The same for several topics, each with its name.
-fn describe_topic_ids(
-    consumer: &BaseConsumer<Context>,
-    topics: &[&str],
-    broker: i32,
-    timeout: Duration,
-) -> std::result::Result<Vec<(String, Told)>, Code> {
-    use sys::rd_kafka_resp_err_t::RD_KAFKA_RESP_ERR_NO_ERROR;
-    let names: Vec<CString> = topics.iter().filter_map(|topic| CString::new(*topic).ok()).collect();
-    let client = consumer.client().native_ptr();
-    let millis = i32::try_from(timeout.as_millis()).unwrap_or(i32::MAX);
-    // SAFETY: every pointer below comes from librdkafka, is checked where it may be null, is used before what owns it
-    // is destroyed, and is destroyed once. The client outlives the call.
-    unsafe {
-        let mut names: Vec<_> = names.iter().map(|name| name.as_ptr()).collect();
-        let topics = sys::rd_kafka_TopicCollection_of_topic_names(names.as_mut_ptr(), names.len());
-        let options =
-            sys::rd_kafka_AdminOptions_new(client, sys::rd_kafka_admin_op_t::RD_KAFKA_ADMIN_OP_DESCRIBETOPICS);
-        sys::rd_kafka_AdminOptions_set_request_timeout(options, millis, std::ptr::null_mut(), 0);
-        sys::rd_kafka_AdminOptions_set_broker(options, broker, std::ptr::null_mut(), 0);
-        let queue = sys::rd_kafka_queue_new(client);
-        sys::rd_kafka_DescribeTopics(client, topics, options, queue);
-        let event = sys::rd_kafka_queue_poll(queue, millis.saturating_add(500));
-        let answer = if event.is_null() {
-            Err(sys::rd_kafka_resp_err_t::RD_KAFKA_RESP_ERR__TIMED_OUT.into())
-        } else {
-            let code = sys::rd_kafka_event_error(event);
-            if code == RD_KAFKA_RESP_ERR_NO_ERROR {
-                let mut count = 0usize;
-                let result = sys::rd_kafka_event_DescribeTopics_result(event);
-                let found = sys::rd_kafka_DescribeTopics_result_topics(result, &mut count);
-                let each = (0..count).map(|i| *found.add(i));
-                Ok(each.map(|topic| (topic_name_of(topic), topic_id_of(topic))).collect())
-            } else {
-                Err(code.into())
-            }
-        };
-        if !event.is_null() {
-            sys::rd_kafka_event_destroy(event);
-        }
-        sys::rd_kafka_queue_destroy(queue);
-        sys::rd_kafka_AdminOptions_destroy(options);
-        sys::rd_kafka_TopicCollection_destroy(topics);
-        answer
-    }
-}
-
-/// # Safety
-/// `description` must be live.
-unsafe fn topic_name_of(description: *const sys::rd_kafka_TopicDescription_t) -> String {
-    // SAFETY: by the caller; the name belongs to the description.
-    unsafe { CStr::from_ptr(sys::rd_kafka_TopicDescription_name(description)).to_string_lossy().into_owned() }
-}
-
-/// # Safety
-/// `description` must be live.
-unsafe fn topic_id_of(description: *const sys::rd_kafka_TopicDescription_t) -> Result<Option<String>, Code> {
-    // SAFETY: by the caller; the id belongs to the description, its text to the id.
-    unsafe {
-        let failed = sys::rd_kafka_TopicDescription_error(description);
-        if !failed.is_null() {
-            let code = sys::rd_kafka_error_code(failed);
-            if code != sys::rd_kafka_resp_err_t::RD_KAFKA_RESP_ERR_NO_ERROR {
-                return Err(code.into());
-            }
-        }
-        let id = sys::rd_kafka_TopicDescription_topic_id(description);
-        if id.is_null() {
-            return Ok(None);
-        }
-        let halves = (sys::rd_kafka_Uuid_most_significant_bits(id), sys::rd_kafka_Uuid_least_significant_bits(id));
-        Ok((halves != (0, 0)).then(|| uuid_text(halves.0, halves.1)))
-    }
-}
-
-/// As Kafka prints a topic's id (`org.apache.kafka.common.Uuid`), in its tools and in share groups' dead letters: base64
-/// for URLs, without padding. librdkafka's own text is the other base64.
-fn uuid_text(most: i64, least: i64) -> String {
-    URL_SAFE_NO_PAD.encode([most.to_be_bytes(), least.to_be_bytes()].concat())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Half of all topics have an id with one of the two characters that the two kinds of base64 write otherwise: their
-    /// originals were told as of a topic that does not exist.
-    #[test]
-    fn ids_are_written_as_kafka_prints_them() {
-        assert_eq!(uuid_text(0, 1), "AAAAAAAAAAAAAAAAAAAAAQ");
-        assert_eq!(uuid_text(-1, -1), "_____________________w");
-        assert_eq!(uuid_text(i64::from_be_bytes([0xfb, 0xef, 0xbe, 0, 0, 0, 0, 0]), 0), "----AAAAAAAAAAAAAAAAAA");
-    }
 }

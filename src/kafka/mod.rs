@@ -7,6 +7,7 @@
 mod admin;
 mod certificate;
 mod consumer;
+mod describe;
 mod limits;
 mod logs;
 pub mod memory;

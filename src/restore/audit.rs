@@ -1,6 +1,6 @@
 //! What restores leave in the bucket: `restores/<id>/`, written and read back.
 //!
-//! - `plan.json` before the first record is sent,
+//! - `values.jsonl`, corrected values, then `plan.json`, before the first record is sent,
 //! - `run-<n>.json` at each start of the program and, without transactions, at the end; `sent/*.parquet` with each batch
 //!   (see [`super::pieces`]), `skipped/*.jsonl` for what was asked for in it and not sent,
 //! - `records-*.parquet`, what went where, for SQL engines and later restores, `skipped-*.jsonl`; then `done.json`.
@@ -8,9 +8,12 @@
 //! Owns their names and order. Sends nothing. Invariant: each is created only if absent and never changed; a restore
 //! with `done.json` has its whole list. A run that [closes](Closing) a restore is its last.
 
+use super::attempts::Attempts;
 use super::past::Past;
 use super::pieces::{Piece, counted};
-use super::plan::{PlanDoc, Skip, Why};
+use super::plan::{DraftDoc, PlanDoc};
+use super::values::Values;
+use super::why::{Skip, Why};
 use crate::archive::ledger::{json_meta, read};
 use crate::catalog::Catalog;
 use crate::disposition;
@@ -24,6 +27,9 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
 pub const PREFIX: &str = "restores/";
+const PLAN: &str = "plan.json";
+const VALUES: &str = "values.jsonl";
+const DONE: &str = "done.json";
 /// Rows of one final list.
 const LIST_ROWS: usize = 250_000;
 
@@ -151,9 +157,24 @@ impl<'s> Folder<'s> {
     }
 
     pub async fn plan(&self) -> Result<Option<PlanDoc>> {
-        let key = self.key("plan.json");
-        let Some(bytes) = self.store.get(&key).await? else { return Ok(None) };
-        from_bytes(&key, &bytes).map(Some)
+        let Some(bytes) = self.plan_bytes().await? else { return Ok(None) };
+        from_bytes(&self.key(PLAN), &bytes).map(Some)
+    }
+
+    pub async fn plan_bytes(&self) -> Result<Option<Bytes>> {
+        self.store.get(&self.key(PLAN)).await
+    }
+
+    pub async fn done_bytes(&self) -> Result<Option<Bytes>> {
+        self.store.get(&self.key(DONE)).await
+    }
+
+    /// The corrected values of a plan.
+    ///
+    /// # Errors
+    /// [`Kind::Corrupt`] if they are not those that the plan has.
+    pub async fn values(&self, plan: &PlanDoc) -> Result<Values> {
+        values(self.store, &self.key(VALUES), plan.options.values_sha256.as_deref()).await
     }
 
     /// Whether nothing can be sent by it any more: it is finished, or closed.
@@ -162,13 +183,21 @@ impl<'s> Folder<'s> {
     }
 
     pub async fn is_done(&self) -> Result<bool> {
-        Ok(self.store.head(&self.key("done.json")).await?.is_some())
+        Ok(self.store.head(&self.key(DONE)).await?.is_some())
     }
 
     /// # Errors
     /// [`Kind::Fenced`] if the same command has just been started elsewhere.
-    pub async fn create_plan(&self, plan: &PlanDoc) -> Result<()> {
-        self.create("plan.json", to_bytes(plan)?.into(), &json_meta()).await.map_err(|e| match e.kind() {
+    pub async fn create_plan(&self, plan: &PlanDoc, values: &Values) -> Result<()> {
+        let created = match values.is_empty() {
+            true => Ok(()),
+            false => self.create(VALUES, values.to_lines()?.into(), &lines_meta()).await,
+        };
+        let created = match created {
+            Ok(()) => self.create(PLAN, to_bytes(plan)?.into(), &json_meta()).await,
+            e => e,
+        };
+        created.map_err(|e| match e.kind() {
             Kind::Fenced => Error::fenced(format!(
                 "nothing was sent: the same command was started by another process at the same moment, as restore {}. \
                  Wait for its end. If it was killed, the same command again, or --resume {}, goes on",
@@ -309,7 +338,7 @@ impl<'s> Folder<'s> {
             closed,
         };
         self.finish_skipped(&pieces, &mut done).await?;
-        let key = self.key("done.json");
+        let key = self.key(DONE);
         if self.store.create(&key, to_bytes(&done)?.into(), &json_meta()).await? == Created::Exists {
             return Ok(read(self.store, &key).await?.0);
         }
@@ -391,6 +420,51 @@ pub async fn ids(store: &dyn Store, prefix: &str) -> Result<Vec<String>> {
     Ok(folders.iter().filter_map(id).collect())
 }
 
+fn draft_key(id: &str, name: &str) -> String {
+    format!("{PREFIX}draft-{id}{name}")
+}
+
+/// Keeps what a dry run has shown. The same again changes nothing.
+pub async fn keep_draft(store: &dyn Store, id: &str, draft: &DraftDoc, values: &Values) -> Result<()> {
+    if !values.is_empty() {
+        store.create(&draft_key(id, ".values.jsonl"), values.to_lines()?.into(), &lines_meta()).await?;
+    }
+    store.create(&draft_key(id, ".json"), to_bytes(draft)?.into(), &json_meta()).await?;
+    Ok(())
+}
+
+/// What a dry run has shown, with its corrected values.
+///
+/// # Errors
+/// [`Kind::Config`] if there is none, [`Kind::Corrupt`] if it was changed.
+pub async fn draft(store: &dyn Store, archive_id: &str, id: &str) -> Result<(DraftDoc, Values)> {
+    let key = draft_key(id, ".json");
+    let bytes = if is_id(id) { store.get(&key).await? } else { None };
+    let Some(bytes) = bytes else {
+        return Err(Error::config(format!(
+            "--plan {id}: there is no such plan in this archive. `restore --dry-run` makes one and prints its id"
+        )));
+    };
+    let draft: DraftDoc = from_bytes(&key, &bytes)?;
+    if draft.archive_id != archive_id || draft.content.id(archive_id)? != id {
+        return Err(Error::corrupt(format!("{key} is not what the dry run wrote: plan anew with `restore --dry-run`")));
+    }
+    let values = values(store, &draft_key(id, ".values.jsonl"), draft.content.options.values_sha256.as_deref()).await?;
+    Ok((draft, values))
+}
+
+async fn values(store: &dyn Store, key: &str, sha256: Option<&str>) -> Result<Values> {
+    let Some(sha256) = sha256 else { return Ok(Values::default()) };
+    let bytes = store.get(key).await?.unwrap_or_default();
+    let mut values = Values::default();
+    if sha256_hex(&bytes) != sha256 {
+        return Err(Error::corrupt(format!("{key} is missing, or not what the plan has: it has the corrected values")));
+    }
+    let text = std::str::from_utf8(&bytes).map_err(|e| Error::corrupt(format!("{key} is no text: {e}")))?;
+    values.add_lines(text).map_err(|e| Error::corrupt(format!("{key} is damaged: {e}")))?;
+    Ok(values)
+}
+
 /// The ids of restores that are not over.
 pub async fn open(store: &dyn Store) -> Result<Vec<String>> {
     let mut open = Vec::new();
@@ -421,14 +495,21 @@ fn to_lines(lines: &[SkippedLine]) -> Result<Vec<u8>> {
 }
 
 /// What all restores but `own` did, those of them that are not over, and what is discarded. `cuts`: keys of manifests, of
-/// whose records it is asked; of all if `None`.
+/// whose records it is asked; of all if `None`. `attempts`: filled from the same lists.
 pub async fn past(
     catalog: &Catalog,
     own: Option<&str>,
     cuts: Option<&BTreeSet<String>>,
+    mut attempts: Option<&mut Attempts>,
 ) -> Result<(Past, Vec<String>)> {
     let store: &dyn Store = &**catalog.store();
     let (mut past, mut open) = (Past::of_discards(disposition::load(catalog).await?), Vec::new());
+    let mut add = |row: &Restored, finished: bool| {
+        past.add(row, finished);
+        if let Some(attempts) = attempts.as_deref_mut() {
+            attempts.add(row);
+        }
+    };
     for id in ids(store, "").await? {
         if Some(id.as_str()) == own {
             continue;
@@ -442,7 +523,7 @@ pub async fn past(
         }
         if folder.is_done().await? {
             for list in store.list_all(&folder.key("records-")).await? {
-                folder.rows(&list.key, |row| past.add(&row, true)).await?;
+                folder.rows(&list.key, |row| add(&row, true)).await?;
             }
             continue;
         }
@@ -461,7 +542,7 @@ pub async fn past(
         for (pieces, finished) in [(certain, true), (perhaps, false)] {
             for piece in pieces {
                 let key = folder.key(&format!("sent/{}", piece.name()));
-                folder.rows(&key, |row| past.add(&row, finished)).await?;
+                folder.rows(&key, |row| add(&row, finished)).await?;
             }
         }
     }

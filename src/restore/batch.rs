@@ -1,6 +1,9 @@
 //! Records that are sent together. Pure.
 
-use super::plan::{Made, Place, Skip};
+use super::rules::{Made, Place};
+use super::values::value_sha256;
+use super::why::Skip;
+use crate::format::restored::Correction;
 use crate::record::{RawBatch, RecordId};
 
 /// A batch is full when the first of these is reached.
@@ -19,9 +22,21 @@ pub struct Batch {
     pub end: u64,
     pub raw: RawBatch,
     /// Of each record in `raw`.
-    pub rows: Vec<(RecordId, Place)>,
+    pub rows: Vec<Row>,
     /// Records that were asked for and are not sent.
     pub skipped: Vec<(RecordId, Skip)>,
+}
+
+/// What is known of a record in a batch besides its bytes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Row {
+    pub id: RecordId,
+    pub place: Place,
+    pub failure_key: [u8; 16],
+    /// See [`Made`].
+    pub attempt: u32,
+    /// Of one with a corrected value.
+    pub correction: Option<Correction>,
 }
 
 /// A batch is full with this many of them, too.
@@ -46,9 +61,18 @@ impl Batcher {
     }
 
     /// Takes the next record as it was judged; gives a batch when one is full.
-    pub fn push(&mut self, id: &RecordId, judged: Result<(Place, Made<'_>), Skip>) -> Option<Batch> {
+    pub fn push(
+        &mut self,
+        id: &RecordId,
+        failure_key: [u8; 16],
+        judged: Result<(Place, Made<'_>), Skip>,
+    ) -> Option<Batch> {
         match judged {
-            Ok((place, Made { raw, key, value, headers })) => {
+            Ok((place, Made { raw, key, value, headers, attempt, archived_value })) => {
+                let correction = archived_value.map(|archived| Correction {
+                    archived_sha256: value_sha256(archived.as_deref()),
+                    restored_sha256: value_sha256(value.as_deref()),
+                });
                 self.open.raw.push(
                     raw.offset,
                     raw.timestamp_ms,
@@ -58,7 +82,7 @@ impl Batcher {
                     value.as_deref(),
                     headers.into_iter(),
                 );
-                self.open.rows.push((id.clone(), place));
+                self.open.rows.push(Row { id: id.clone(), place, failure_key, attempt, correction });
             }
             Err(skip) if skip.why.is_listed() => self.open.skipped.push((id.clone(), skip)),
             Err(_) => {}

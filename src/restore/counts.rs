@@ -1,8 +1,9 @@
 //! What a restore comes to, as a dry run shows it. Pure.
 //!
-//! Owns the counts over a plan's records. Decides nothing: see [`super::plan`].
+//! Owns the counts over a plan's records. Decides nothing: see [`super::rules`].
 
-use super::plan::{Skip, Verdict, Why};
+use super::rules::Verdict;
+use super::why::{Skip, Why};
 use crate::filter::Unjudged;
 use crate::format::ArchivedRecord;
 use crate::format::refetched::Original;
@@ -56,6 +57,8 @@ pub struct Counts {
     pub refetched: u64,
     /// Of those to restore: null values.
     pub tombstones: u64,
+    /// Of those to restore: failures that were restored before, by how often they are with this time.
+    pub again: BTreeMap<u32, u64>,
     /// Of those to restore.
     pub repeats: Repeats,
     /// Record ids that were asked for, and not selected.
@@ -85,8 +88,11 @@ impl Counts {
         self.selected += 1;
         self.not_found.remove(&record.id);
         match verdict {
-            Verdict::Send(place) => {
+            Verdict::Send { place, attempt } => {
                 self.to_restore += 1;
+                if *attempt > 1 {
+                    *self.again.entry(*attempt).or_default() += 1;
+                }
                 let raw = original.map_or(&record.raw, |o| &o.raw);
                 self.refetched += u64::from(original.is_some());
                 let bare = original.is_none() && record.decoded.payload_state == PayloadState::CopiedBare;

@@ -5,7 +5,8 @@
 //! committed records (transactional), or is sent again (plain).
 
 use super::batch::Batch;
-use super::plan::{Delivery, Timestamps, sent_size};
+use super::plan::{Delivery, Timestamps};
+use super::rules::sent_size;
 use super::target::{Produce, Target};
 use crate::error::{Error, Kind, Result};
 use crate::kafka::{Refusal, Transactions};
@@ -182,8 +183,8 @@ impl Sink {
             }
             if one_by_one {
                 for (row, refusal) in refused {
-                    if let (Refusal::TooLarge, Some((_, place))) = (refusal, batch.rows.get(row)) {
-                        self.too_large.insert(place.topic.clone(), size(&batch.raw.get(row)));
+                    if let (Refusal::TooLarge, Some(of)) = (refusal, batch.rows.get(row)) {
+                        self.too_large.insert(of.place.topic.clone(), size(&batch.raw.get(row)));
                     }
                     if let Some(answer) = answers.get_mut(row) {
                         *answer = Some(Answer::Refused(refusal));
@@ -249,7 +250,7 @@ impl Sink {
 
 /// Records of a batch, each with its target.
 fn rows(batch: &Batch) -> impl Iterator<Item = (RawRecord<'_>, &str)> {
-    batch.raw.iter().zip(batch.rows.iter().map(|(_, place)| place.topic.as_str()))
+    batch.raw.iter().zip(batch.rows.iter().map(|row| row.place.topic.as_str()))
 }
 
 fn size(raw: &RawRecord<'_>) -> usize {

@@ -3,14 +3,18 @@
 //! Owns the order of a batch: records, lists, progress. Invariant: no batch becomes visible (transactional) or progress
 //! (plain) before its lists are durable.
 
+use super::attempts::Attempts;
 use super::audit::{Folder, Sent};
 use super::batch::{Batch, Batcher};
 use super::delivery::{Answer, Sink};
+use super::headers::HeaderRules;
 use super::past::Past;
 use super::pieces::Piece;
-use super::plan::{Delivery, PlanCut, PlanDoc, Rules, Skip, Why};
-use super::{CutPlace, Restore, audit, place};
-use crate::catalog::{Cut, Reading, Selected};
+use super::plan::{Delivery, PlanDoc, positions};
+use super::rules::Rules;
+use super::why::{Skip, Why};
+use super::{Restore, audit, pinned};
+use crate::catalog::{Cut, Reading};
 use crate::error::{Error, Result};
 use crate::filter::Filter;
 use crate::format::restored::Restored;
@@ -19,7 +23,7 @@ use crate::kafka::Refusal;
 use crate::refetch::index::Index;
 use crate::refetch::originals::Originals;
 use crate::stage::{Stage, StageReceiver};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -41,30 +45,44 @@ impl Going<'_> {
     /// Sends what is left of the plan; whether all of it.
     pub async fn send_all(&mut self) -> Result<bool> {
         let restore = self.restore;
-        let limits = std::mem::take(&mut self.limits);
-        let rules = restore.rules(&self.plan.options, &self.plan.targets, &limits, &self.plan.windows);
-        let filter = Filter::new(self.plan.filter.clone())?;
+        let (plan, limits) = (self.plan, std::mem::take(&mut self.limits));
+        let headers = HeaderRules::new(&plan.options.headers, &plan.restore_id)?;
+        let values = self.folder.values(plan).await?;
         // Read by each run: what was discarded since the plan is not sent.
-        let (past, _) = audit::past(&restore.catalog, Some(&self.plan.restore_id), None).await?;
+        let mut attempts = Attempts::default();
+        let (past, _) = audit::past(&restore.catalog, Some(&plan.restore_id), None, Some(&mut attempts)).await?;
+        let rules = Rules {
+            options: &plan.options,
+            headers: &headers,
+            values: &values,
+            attempts: &attempts,
+            dialects: &restore.dialects,
+            targets: &plan.targets,
+            limits: &limits,
+            windows: &plan.windows,
+            // What a broker refuses stops the run: allowed again, it goes on.
+            unwritable: &BTreeSet::new(),
+            archived: &restore.archived,
+        };
         // Cuts that are done are not read again.
         let (mut number, mut left) = (0, Vec::new());
-        for cut in &self.plan.cuts {
+        for cut in &plan.cuts {
             if number + cut.selected > self.done {
                 left.push((number, cut));
             }
             number += cut.selected;
         }
-        let selected = self.planned(&filter, &left).await?;
-        let before = left.first().map_or(0, |(first, _)| *first);
-        let limit = filter.doc().limit.map(|limit| limit.saturating_sub(before));
-        let mut cuts = restore.catalog.cuts(selected, &filter, Reading::RESTORE).limit(limit);
+        let planned = || left.iter().map(|(_, cut)| *cut);
+        let filter = Filter::exactly(positions(planned()));
+        let selected = pinned(restore.catalog.select(&filter).await?, planned())?;
+        let mut cuts = restore.catalog.cuts(selected, &filter, Reading::RESTORE);
         let mut batcher = Batcher::new(restore.options.limits, self.done);
         let mut index = Index::new(restore.catalog.store().clone());
         for (first, planned) in left {
             let cut = cuts.next().await?.ok_or_else(|| Error::internal("fewer cuts were read than asked for"))?;
             if cut.len() as u64 != planned.selected {
                 return Err(Error::corrupt(format!(
-                    "{} has {} matching records, the plan counted {}: the archive or the program changed since",
+                    "of the records that the plan has in {}, {} of {} are there: run `dlq-archiver verify`",
                     planned.manifest,
                     cut.len(),
                     planned.selected
@@ -82,27 +100,6 @@ impl Going<'_> {
         }
     }
 
-    /// The cuts as the catalog has them now, which must be what the plan has.
-    async fn planned(&self, filter: &Filter, left: &[(u64, &PlanCut)]) -> Result<Vec<Selected>> {
-        let found = self.restore.catalog.select(filter).await?;
-        let mut found: HashMap<CutPlace, Selected> = found.into_iter().map(|s| (place(&s), s)).collect();
-        left.iter()
-            .map(|(_, cut)| {
-                let place = (cut.topic.clone(), cut.partition, cut.generation, cut.from);
-                let same = |s: &Selected| {
-                    s.objects.len() == cut.objects.len()
-                        && s.objects.iter().zip(&cut.objects).all(|(a, b)| a.key == b.key && a.sha256 == b.sha256)
-                };
-                found.remove(&place).filter(same).ok_or_else(|| {
-                    Error::corrupt(format!(
-                        "{} is not what it was when the plan was made: run `dlq-archiver verify`",
-                        cut.manifest
-                    ))
-                })
-            })
-            .collect()
-    }
-
     async fn send_cut(
         &mut self,
         rules: &Rules<'_>,
@@ -118,7 +115,7 @@ impl Going<'_> {
             originals.load(cut.offset(i)).await?;
             let full = {
                 let (record, original) = (cut.get(i), originals.at(cut.offset(i)));
-                batcher.push(&record.id, rules.judge(&record, original.as_ref(), past))
+                batcher.push(&record.id, record.decoded.failure_key, rules.judge(&record, original.as_ref(), past))
             };
             if let Some(batch) = full {
                 self.flush(batch).await?;
@@ -141,7 +138,8 @@ impl Going<'_> {
         let answers = self.sink.send(&batch, self.plan.options.timestamps).await?;
         let restored_at_us = now_us();
         let (mut rows, asked_for) = (Vec::with_capacity(batch.rows.len()), skipped.len());
-        for ((id, place), answer) in batch.rows.iter().zip(answers) {
+        for (row, answer) in batch.rows.iter().zip(answers) {
+            let (id, place) = (&row.id, &row.place);
             match answer {
                 Answer::Taken(target_partition, target_offset) => rows.push(Restored {
                     id: id.clone(),
@@ -150,6 +148,9 @@ impl Going<'_> {
                     target_offset,
                     restore_id: self.plan.restore_id.clone(),
                     restored_at_us,
+                    failure_key: row.failure_key,
+                    attempt: row.attempt,
+                    correction: row.correction.clone(),
                 }),
                 Answer::Refused(refusal) => {
                     let why = match refusal {

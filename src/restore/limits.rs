@@ -1,9 +1,11 @@
 //! What targets tell of what they take and keep.
 //!
-//! Owns the asking, and what was told. Decides nothing: see [`super::plan`].
+//! Owns the asking, and what was told. Decides nothing: see [`super::rules`].
 
 use super::Restore;
-use super::plan::{Timestamps, Verdict, Window};
+use super::plan::Timestamps;
+use super::rules::Verdict;
+use super::window::Window;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
@@ -22,11 +24,13 @@ pub struct TopicLimits {
     /// `max.message.bytes`.
     pub sizes: BTreeMap<String, u64>,
     pub windows: BTreeMap<String, Window>,
+    /// That may not be written to.
+    pub unwritable: BTreeSet<String>,
 }
 
 impl TopicLimits {
     pub fn new(now_ms: i64) -> Self {
-        Self { now_ms, asked: BTreeSet::new(), sizes: BTreeMap::new(), windows: BTreeMap::new() }
+        Self { now_ms, asked: BTreeSet::new(), sizes: BTreeMap::new(), windows: BTreeMap::new(), unwritable: BTreeSet::new() }
     }
 }
 
@@ -34,20 +38,27 @@ impl Restore {
     /// Asks for the limits of topics that are sent to for the first time; whether it learned any.
     pub(super) async fn ask_limits(&self, verdicts: &[Verdict], limits: &mut TopicLimits) -> bool {
         let new = verdicts.iter().filter_map(|verdict| match verdict {
-            Verdict::Send(place) if !limits.asked.contains(&place.topic) => Some(place.topic.clone()),
+            Verdict::Send { place, .. } if !limits.asked.contains(&place.topic) => Some(place.topic.clone()),
             _ => None,
         });
         let new: BTreeSet<String> = new.collect();
         if new.is_empty() {
             return false;
         }
-        let told = self.settings(new.iter().cloned().collect()).await;
+        let names: Vec<String> = new.iter().cloned().collect();
+        let told = self.settings(names.clone()).await;
+        let unwritable = self.target.unwritable(&names, DESCRIBE).await.unwrap_or_else(|e| {
+            tracing::debug!("{e}; what may not be written to is found when records are sent");
+            BTreeSet::new()
+        });
         limits.asked.extend(new);
+        let learned = !told.is_empty() || !unwritable.is_empty();
+        limits.unwritable.extend(unwritable);
         for (topic, settings) in &told {
             limits.sizes.extend(size(settings).map(|size| (topic.clone(), size)));
             limits.windows.extend(Window::of(settings, limits.now_ms).map(|window| (topic.clone(), window)));
         }
-        !told.is_empty()
+        learned
     }
 
     /// Those of the targets of which it matters how long they keep records, and is not known.

@@ -1,6 +1,6 @@
 //! `restore`: puts archived records back into Kafka.
 //!
-//! A record's way: [`crate::catalog`] reads it from a cut that the plan names, [`plan`] decides what becomes of it,
+//! A record's way: [`crate::catalog`] reads it from a cut that the [`plan`] names, [`rules`] decide what becomes of it,
 //! [`batch`] puts it with its neighbours, [`delivery`] sends them, [`audit`] writes down what went where, and
 //! [`pieces`] tells after a crash which of that counts. [`past`] is what earlier restores did, [`turn`] keeps others
 //! that overlap apart, [`ahead`] two processes of one, [`limits`] asks what targets take and keep, [`nothing`] says why
@@ -10,20 +10,26 @@
 //! Owns a restore's parts. Invariant: nothing is sent before the plan is durable and has its turn.
 
 mod ahead;
+pub mod attempts;
 pub mod audit;
 pub mod batch;
 pub mod counts;
 pub mod delivery;
 mod going;
+pub mod headers;
 mod limits;
 pub mod nothing;
 pub mod past;
 pub mod pieces;
 pub mod plan;
 mod planning;
+pub mod rules;
 mod running;
 pub mod target;
 mod turn;
+pub mod values;
+pub mod why;
+pub mod window;
 
 pub use planning::{Draft, Prepared};
 pub use running::End;
@@ -33,7 +39,7 @@ use crate::dialect::Dialects;
 use crate::error::{Error, Result};
 use crate::filter::Filter;
 use crate::layout;
-use crate::ledger::{DataObject, Manifest};
+use crate::ledger::DataObject;
 use crate::refetch::documents::{Known, Sidecar};
 use crate::refetch::index::Index;
 use crate::refetch::originals::Originals;
@@ -41,12 +47,15 @@ use crate::store::Store;
 use audit::Process;
 use batch::Limits;
 use delivery::Asked;
-use plan::{PlanCut, PlanObject, RuleOptions, Rules, Window};
-use std::collections::{BTreeMap, BTreeSet};
+use headers::HeaderRules;
+use plan::{DraftDoc, PlanCut, PlanObject, RuleOptions};
+use roaring::RoaringTreemap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 use target::Target;
+use values::Values;
 
 #[derive(Debug, Clone)]
 pub struct Options {
@@ -61,6 +70,13 @@ pub struct Options {
     pub resume: Option<String>,
     /// End unfinished restores that overlap, of the same command too: see [`Restore::take_over`].
     pub take_over: bool,
+    /// Carry out exactly what this dry run has shown; filter and rules are its own.
+    pub draft: Option<DraftDoc>,
+    /// Corrected values.
+    pub values: Values,
+    /// Who decided, and why, as given.
+    pub by: Option<String>,
+    pub reason: Option<String>,
 }
 
 /// How far it is; read by the progress display.
@@ -95,6 +111,7 @@ pub struct Restore {
     options: Options,
     archived: BTreeSet<String>,
     targets: BTreeMap<String, i32>,
+    headers: HeaderRules,
     counters: Arc<Counters>,
     /// Set when the brokers turned out not to tell topics' settings, so that it is not waited for again.
     untold: AtomicBool,
@@ -118,6 +135,8 @@ impl Restore {
         let partitions = |n: usize| i32::try_from(n).unwrap_or(i32::MAX);
         let targets = topics.into_iter().map(|t| (t.name, partitions(t.partitions.len()))).collect();
         let dialects_digest = dialects.digest();
+        // The id that it will have is as long.
+        let headers = HeaderRules::new(&options.rules.headers, &format!("{}-1", "0".repeat(plan::ID_DIGITS)))?;
         let restore = Self {
             catalog,
             target,
@@ -126,13 +145,12 @@ impl Restore {
             options,
             archived,
             targets,
+            headers,
             counters,
             untold: AtomicBool::new(false),
         };
         if let Some(to) = &restore.options.rules.to
-            && restore
-                .rules(&restore.options.rules, &restore.targets, &BTreeMap::new(), &BTreeMap::new())
-                .is_dead_letter(to)
+            && rules::is_dead_letter(to, &restore.options.rules, &restore.archived)
         {
             return Err(Error::config(format!(
                 "--to {to} is a dead-letter topic: its records would be archived as new failures. With \
@@ -164,16 +182,6 @@ impl Restore {
         }
         Ok(Originals::new(self.catalog.store().clone(), known))
     }
-
-    fn rules<'a>(
-        &'a self,
-        options: &'a RuleOptions,
-        targets: &'a BTreeMap<String, i32>,
-        limits: &'a BTreeMap<String, u64>,
-        windows: &'a BTreeMap<String, Window>,
-    ) -> Rules<'a> {
-        Rules { options, dialects: &self.dialects, targets, limits, windows, archived: &self.archived }
-    }
 }
 
 type CutPlace = (String, i32, u32, i64);
@@ -183,19 +191,42 @@ fn place(selected: &Selected) -> CutPlace {
     (m.topic.clone(), m.partition, m.generation, m.from)
 }
 
-/// A cut as a plan has it.
-pub(crate) fn plan_cut(m: &Manifest, selected: u64, objects: &[DataObject], originals: &[Sidecar]) -> PlanCut {
+/// A cut, with the records that were selected of it, as a plan has it.
+pub(crate) fn plan_cut(cut: &Cut, objects: &[DataObject], originals: &[Sidecar]) -> PlanCut {
+    let m = cut.manifest();
+    let mut offsets: RoaringTreemap = (0..cut.len()).map(|i| cut.offset(i).cast_unsigned()).collect();
+    offsets.optimize();
     PlanCut {
         manifest: layout::manifest_key(&layout::ledger_prefix(&m.topic, m.partition, m.generation), m.from),
         topic: m.topic.clone(),
         partition: m.partition,
         generation: m.generation,
         from: m.from,
-        selected,
+        selected: cut.len() as u64,
+        offsets,
         objects: objects.iter().map(|o| PlanObject { key: o.key.clone(), sha256: o.sha256.clone() }).collect(),
         refetched: originals
             .iter()
             .map(|s| PlanObject { key: s.doc.key.clone(), sha256: s.doc.sha256.clone() })
             .collect(),
     }
+}
+
+/// The cuts that a plan names, as the catalog has them now, with the objects that the plan names.
+///
+/// # Errors
+/// [`crate::Kind::Corrupt`] if they are not what they were.
+fn pinned<'p>(found: Vec<Selected>, cuts: impl Iterator<Item = &'p PlanCut>) -> Result<Vec<Selected>> {
+    let mut found: HashMap<CutPlace, Selected> = found.into_iter().map(|s| (place(&s), s)).collect();
+    cuts.map(|cut| {
+        let place = (cut.topic.clone(), cut.partition, cut.generation, cut.from);
+        let changed = || {
+            Error::corrupt(format!("{} is not what it was when the plan was made: run `dlq-archiver verify`", cut.manifest))
+        };
+        let mut selected = found.remove(&place).ok_or_else(changed)?;
+        let named: HashMap<&str, &str> = cut.objects.iter().map(|o| (&o.key[..], &o.sha256[..])).collect();
+        selected.objects.retain(|o| named.get(&o.key[..]).is_some_and(|sha256| *sha256 == o.sha256));
+        if selected.objects.len() == named.len() { Ok(selected) } else { Err(changed()) }
+    })
+    .collect()
 }

@@ -3,18 +3,20 @@
 //! Owns which plan a command goes on with, and what a new one is made of. Sends nothing. Invariant: a plan that was
 //! written has its turn, or is closed.
 
+use super::attempts::Attempts;
 use super::audit::{self, Folder, Sent};
 use super::counts::Counts;
 use super::delivery::Sink;
 use super::limits::TopicLimits;
 use super::pieces::counted;
-use super::plan::{PlanCut, PlanDoc};
-use super::{Restore, nothing, place, plan_cut, turn};
+use super::plan::{DraftContent, DraftDoc, ID_DIGITS, PlanCut, PlanDoc};
+use super::rules::Rules;
+use super::{CutPlace, Restore, nothing, pinned, place, plan_cut, turn};
 use crate::archive::rfc3339;
 use crate::catalog::{Cut, Reading};
 use crate::cut::PROGRAM_VERSION;
 use crate::error::{Error, Result};
-use crate::filter::Filter;
+use crate::filter::{Filter, FilterDoc};
 use crate::format::refetched::Original;
 use crate::host::{in_place, now_us};
 use crate::ledger::LEDGER_VERSION;
@@ -22,9 +24,6 @@ use crate::refetch::index::Index;
 use crate::refetch::originals::Originals;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::Ordering::Relaxed;
-
-/// Hex digits of the command's digest that begin a restore's id: the same command can only have one new restore.
-const ID_DIGITS: usize = 12;
 
 /// What a run would do.
 #[derive(Debug)]
@@ -47,6 +46,12 @@ pub struct Draft {
     limits: TopicLimits,
 }
 
+impl Draft {
+    pub fn cuts(&self) -> &[PlanCut] {
+        &self.cuts
+    }
+}
+
 impl Restore {
     /// The plan that was named to go on with.
     async fn resumed(&self, id: &str) -> Result<Prepared> {
@@ -56,7 +61,7 @@ impl Restore {
             false => None,
         };
         let Some(plan) = plan else {
-            let open: Vec<String> = audit::past(&self.catalog, None, None).await?.1;
+            let open = audit::open(self.store()).await?;
             let open = if open.is_empty() { "none".into() } else { open.join(", ") };
             return Err(Error::config(format!("--resume {id}: there is no such restore. Unfinished ones: {open}")));
         };
@@ -75,6 +80,14 @@ impl Restore {
         if let Some(id) = &self.options.resume {
             return self.resumed(id).await;
         }
+        if let Some(draft) = self.options.draft.as_ref().filter(|d| d.content.dialects_digest != self.dialects_digest) {
+            return Err(Error::config(format!(
+                "--plan: it was made with other dialects (program version {}). Give the --config and --dialect-file that it \
+                 was made with, or go back to that version; or plan anew with --dry-run",
+                draft.program_version
+            )));
+        }
+        // Of the command's digest: so the same command can only have one new restore.
         let prefix = format!("{}-", &self.options.digest[..ID_DIGITS]);
         let mut number = 0;
         for id in audit::ids(self.store(), &prefix).await? {
@@ -88,11 +101,19 @@ impl Restore {
                 return Ok(Prepared::Unfinished(Box::new(plan), reached(&sent)));
             }
         }
-        let (past, open) = audit::past(&self.catalog, None, None).await?;
+        let mut attempts = Attempts::default();
+        let (past, open) = audit::past(&self.catalog, None, None, Some(&mut attempts)).await?;
         let mut counts = Counts::new(self.options.filter.record_ids());
         let (mut planned, mut limits) = (Vec::new(), TopicLimits::new(now_us() / 1000));
         let mut index = Index::new(self.catalog.store().clone());
-        let selected = self.catalog.select(&self.options.filter).await?;
+        let mut selected = self.catalog.select(&self.options.filter).await?;
+        let drafted = self.options.draft.as_ref().map(|draft| &draft.content);
+        if let Some(drafted) = drafted {
+            selected = pinned(selected, drafted.cuts.iter())?;
+        }
+        let drafted_cuts = drafted.iter().flat_map(|drafted| &drafted.cuts);
+        let drafted_cuts: HashMap<CutPlace, &PlanCut> =
+            drafted_cuts.map(|c| ((c.topic.clone(), c.partition, c.generation, c.from), c)).collect();
         let (filter, selected, unjudged) = self.catalog.sampled(self.options.filter.clone(), selected).await?;
         let mut objects: HashMap<_, _> = selected.iter().map(|s| (place(s), s.objects.clone())).collect();
         let mut cuts = self.catalog.cuts(selected, &filter, Reading::RESTORE).limit(filter.doc().limit);
@@ -102,9 +123,29 @@ impl Restore {
             }
             let m = cut.manifest();
             let past = past.of(&m.topic, m.generation, m.partition);
-            let mut originals = self.originals(&cut, &mut index, None).await?;
+            let place = (m.topic.clone(), m.partition, m.generation, m.from);
+            let drafted = drafted_cuts.get(&place).copied();
+            if drafted.is_some_and(|drafted| drafted.selected != cut.len() as u64) {
+                return Err(Error::corrupt(format!(
+                    "of the records that the plan has in {}, only {} are there: run `dlq-archiver verify`",
+                    m.topic,
+                    cut.len()
+                )));
+            }
+            let mut originals = self.originals(&cut, &mut index, drafted).await?;
             let decide = |limits: &TopicLimits, i: usize, original: Option<&Original<'_>>| {
-                let rules = self.rules(&self.options.rules, &self.targets, &limits.sizes, &limits.windows);
+                let rules = Rules {
+                    options: &self.options.rules,
+                    headers: &self.headers,
+                    values: &self.options.values,
+                    attempts: &attempts,
+                    dialects: &self.dialects,
+                    targets: &self.targets,
+                    limits: &limits.sizes,
+                    windows: &limits.windows,
+                    unwritable: &limits.unwritable,
+                    archived: &self.archived,
+                };
                 rules.decide(&cut.get(i), original, past)
             };
             let mut verdicts = Vec::with_capacity(cut.len());
@@ -122,8 +163,8 @@ impl Restore {
             })
             .await?;
             self.counters.scanned.fetch_add(cut.len() as u64, Relaxed);
-            let objects = objects.remove(&(m.topic.clone(), m.partition, m.generation, m.from)).unwrap_or_default();
-            planned.push(plan_cut(m, cut.len() as u64, &objects, originals.sidecars()));
+            let objects = objects.remove(&place).unwrap_or_default();
+            planned.push(plan_cut(&cut, &objects, originals.sidecars()));
         }
         counts.unjudged = unjudged.or_else(|| cuts.unjudged().cloned());
         let mut overlapping = Vec::new();
@@ -135,7 +176,7 @@ impl Restore {
                 let sent = folder.sent().await?;
                 return Ok(Prepared::Unfinished(Box::new(plan), reached(&sent)));
             }
-            if plan.overlaps(&planned, self.options.filter.doc()) {
+            if plan.overlaps(&planned) {
                 overlapping.push(plan);
             }
         }
@@ -149,6 +190,38 @@ impl Restore {
         nothing::why(&self.catalog, &self.options.filter).await
     }
 
+    /// Keeps what a dry run shows, so that `--plan` can carry out exactly that; its id. A draft that was kept is what it
+    /// is.
+    pub async fn keep(&self, draft: &Draft) -> Result<String> {
+        let archive_id = &self.catalog.archive().archive_id;
+        let content = DraftContent {
+            dialects_digest: self.dialects_digest.clone(),
+            filter: self.asked_for(draft),
+            options: self.options.rules.clone(),
+            selected: draft.counts.selected,
+            to_restore: draft.counts.to_restore,
+            skipped: draft.counts.by_reason(),
+            cuts: draft.cuts.clone(),
+        };
+        let id = content.id(archive_id)?;
+        let doc = DraftDoc {
+            version: LEDGER_VERSION,
+            archive_id: archive_id.clone(),
+            created_at: rfc3339(now_us()),
+            created_by: self.options.process.user.clone(),
+            program_version: PROGRAM_VERSION.to_owned(),
+            content,
+        };
+        audit::keep_draft(self.store(), &id, &doc, &self.options.values).await?;
+        Ok(id)
+    }
+
+    /// What selected a draft's records in the first place.
+    fn asked_for(&self, draft: &Draft) -> FilterDoc {
+        let drafted = self.options.draft.as_ref();
+        drafted.map_or_else(|| draft.filter.doc().clone(), |drafted| drafted.content.filter.clone())
+    }
+
     /// Writes the plan. Nothing is sent yet.
     pub async fn begin(&self, draft: Draft) -> Result<(PlanDoc, Sink)> {
         let random = self.options.process.id.get(..8).unwrap_or_default();
@@ -160,6 +233,8 @@ impl Restore {
         let targets: BTreeSet<&String> =
             draft.counts.targets.iter().chain(not_taken.filter_map(|skip| skip.target.as_ref())).collect();
         let targets = targets.into_iter().map(|t| (t.clone(), self.targets.get(t).copied().unwrap_or(0)));
+        let archive_id = &self.catalog.archive().archive_id;
+        let drafted = self.options.draft.as_ref().map(|drafted| drafted.content.id(archive_id));
         let plan = PlanDoc {
             version: LEDGER_VERSION,
             restore_id: draft.id.clone(),
@@ -167,9 +242,12 @@ impl Restore {
             digest: self.options.digest.clone(),
             created_at: rfc3339(now_us()),
             created_by: self.options.process.user.clone(),
+            by: self.options.by.clone(),
+            reason: self.options.reason.clone(),
             program_version: PROGRAM_VERSION.to_owned(),
             dialects_digest: self.dialects_digest.clone(),
-            filter: draft.filter.doc().clone(),
+            draft: drafted.transpose()?,
+            filter: self.asked_for(&draft),
             options: self.options.rules.clone(),
             delivery: sink.delivery(),
             group,
@@ -181,7 +259,7 @@ impl Restore {
             skipped: draft.counts.by_reason(),
             cuts: draft.cuts,
         };
-        Folder::new(self.store(), &draft.id).create_plan(&plan).await?;
+        Folder::new(self.store(), &draft.id).create_plan(&plan, &self.options.values).await?;
         turn::take(self.store(), &plan, &self.options.process).await?;
         tracing::info!(
             restore_id = plan.restore_id,

@@ -9,8 +9,9 @@ use super::delivery::Sink;
 use super::going::Going;
 use super::limits::DESCRIBE;
 use super::pieces::{counted, redone};
-use super::plan::{Delivery, PlanCut, PlanDoc};
-use super::{Restore, plan_cut, turn};
+use super::plan::{Delivery, PlanDoc};
+use super::planning::Prepared;
+use super::{Restore, turn};
 use crate::archive::rfc3339;
 use crate::error::{Error, Kind, Result};
 use crate::host::now_us;
@@ -69,7 +70,7 @@ impl Restore {
                 self.end_plainly(&going).await?;
             }
         }
-        let done = going.folder.finish(plan, &going.sent, &rfc3339(now_us()), None).await?;
+        let done = turn::finish(&going.folder, self.store(), plan, &going.sent, &rfc3339(now_us()), None).await?;
         Ok(End::Done(Box::new(done)))
     }
 
@@ -159,8 +160,7 @@ impl Restore {
     /// writes their last lists, so that what they sent is not sent again. Also lists that one which was killed at this
     /// did not write. Their ids.
     pub async fn take_over(&self) -> Result<Vec<String>> {
-        let selected = self.catalog.select(&self.options.filter).await?;
-        let cuts: Vec<PlanCut> = selected.iter().map(|s| plan_cut(&s.manifest, 0, &s.objects, &[])).collect();
+        let Prepared::New(draft) = self.prepare().await? else { return Ok(Vec::new()) };
         let mut ended = Vec::new();
         for id in audit::ids(self.store(), "").await? {
             let folder = Folder::new(self.store(), &id);
@@ -168,7 +168,7 @@ impl Restore {
                 continue;
             }
             let plan = folder.plan().await?;
-            if let Some(plan) = plan.filter(|p| p.overlaps(&cuts, self.options.filter.doc())) {
+            if let Some(plan) = plan.filter(|p| p.overlaps(draft.cuts())) {
                 self.end(&folder, &plan).await.map_err(|e| e.context(format!("--take-over of restore {id}")))?;
                 ended.push(id);
             }
@@ -183,7 +183,8 @@ impl Restore {
             if let Some(closing) = &ahead.sent.closing {
                 // Who ended it may have died before its last list.
                 if !closing.uncertain {
-                    folder.finish(plan, &ahead.sent, &rfc3339(now_us()), Some(closing.reason.clone())).await?;
+                    let (now, reason) = (rfc3339(now_us()), Some(closing.reason.clone()));
+                    turn::finish(folder, self.store(), plan, &ahead.sent, &now, reason).await?;
                 }
                 return Ok(());
             }
@@ -201,7 +202,7 @@ impl Restore {
             }
             if !uncertain {
                 sent.runs.insert(run, start);
-                folder.finish(plan, &sent, &rfc3339(now_us()), Some(reason)).await?;
+                turn::finish(folder, self.store(), plan, &sent, &rfc3339(now_us()), Some(reason)).await?;
             }
             return Ok(());
         }

@@ -2,13 +2,13 @@
 //!
 //! Two traits, so that a simulated cluster can stand in Kafka's place under the same code. Decides nothing.
 
-use super::batch::Batch;
+use super::batch::{Batch, Row};
 use super::plan::Timestamps;
 use crate::error::{Error, Result};
 use crate::host::{self, blocking};
 use crate::kafka::{self, Admin, Connection, NewRecord, Producer, Refusal, TopicInfo, Transactions};
 use async_trait::async_trait;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
@@ -27,6 +27,9 @@ pub trait Target: Send + Sync {
 
     /// Those of the settings `names` that each topic tells.
     async fn settings(&self, topics: &[String], names: &[&str], timeout: Duration) -> Result<Settings>;
+
+    /// Those of the topics that this user may not write to, as far as the brokers tell.
+    async fn unwritable(&self, topics: &[String], timeout: Duration) -> Result<BTreeSet<String>>;
 
     /// `limit`: see [`Producer::with_limit`].
     async fn producer(&self, transactional_id: Option<&str>, limit: Option<u64>) -> Result<Box<dyn Produce>>;
@@ -100,6 +103,11 @@ impl Target for Kafka {
 
     async fn settings(&self, topics: &[String], names: &[&str], timeout: Duration) -> Result<Settings> {
         kafka::topic_settings(&self.connection, topics, names, timeout).await
+    }
+
+    async fn unwritable(&self, topics: &[String], timeout: Duration) -> Result<BTreeSet<String>> {
+        let (connection, topics) = (self.connection.clone(), topics.to_vec());
+        blocking(move || Admin::new(&connection)?.unwritable(&topics, timeout)).await
     }
 
     async fn producer(&self, transactional_id: Option<&str>, limit: Option<u64>) -> Result<Box<dyn Produce>> {
@@ -176,7 +184,7 @@ impl Sending<'_> {
     fn send(&self, rows: &[usize]) -> Told {
         let mut told = Told::default();
         for &row in rows {
-            let Some((_, place)) = self.batch.rows.get(row) else { continue };
+            let Some(Row { place, .. }) = self.batch.rows.get(row) else { continue };
             let raw = self.batch.raw.get(row);
             let record = NewRecord {
                 topic: &place.topic,
@@ -200,7 +208,7 @@ impl Sending<'_> {
 
     fn named(&self, row: usize, e: Error) -> Error {
         match self.batch.rows.get(row) {
-            Some((id, _)) => e.context(format!("record {id}")),
+            Some(row) => e.context(format!("record {}", row.id)),
             None => e,
         }
     }

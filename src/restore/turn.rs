@@ -6,74 +6,173 @@
 //! moment the second always sees the first: its number is only taken once the first's is. A plan that made way is
 //! closed, so it blocks nobody; one that crashed blocks until it is resumed or taken over.
 //!
+//! The order is a chain, too: each document has the SHA-256 of the one before, and that of the plan that begins with it,
+//! or of the end (`done.json`) that it tells of. So what was restored, and by whom, cannot be changed or taken out unseen.
+//! Who dies between the end and its place in the chain is followed by whoever looks next.
+//!
 //! Owns the order. Decides by [`PlanDoc::overlaps`]; reads and writes through [`Folder`].
 
-use super::audit::{Closing, Folder, PREFIX, Process, Sent};
+use super::audit::{Closing, DoneDoc, Folder, PREFIX, Process, Sent};
 use super::plan::PlanDoc;
 use crate::archive::ledger::json_meta;
 use crate::error::{Error, Result};
-use crate::ledger::{LEDGER_VERSION, from_bytes, to_bytes};
+use crate::ledger::{LEDGER_VERSION, from_bytes, sha256_hex, to_bytes};
 use crate::store::{Created, Store};
+use bytes::Bytes;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// `order-<n>.json`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-struct OrderDoc {
-    version: u32,
-    restore_id: String,
-    /// Restores of lower numbers were over by then: they need not be looked at again.
-    open_from: u64,
+pub struct OrderDoc {
+    pub version: u32,
+    pub restore_id: String,
+    pub event: Event,
+    /// Hex SHA-256 of the bytes of `plan.json`, or of `done.json` at the end.
+    pub sha256: String,
+    /// Restores of lower numbers were over by then, and are said to be: they need not be looked at again.
+    pub open_from: u64,
+    /// Hex SHA-256 of the bytes of the document before; null in the first.
+    pub previous_sha256: Option<String>,
 }
 
-fn order_key(number: u64) -> String {
+/// What a document of the order tells.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Event {
+    /// A plan takes its turn.
+    Begun,
+    /// It is over.
+    Ended,
+}
+
+pub fn order_key(number: u64) -> String {
     format!("{PREFIX}order-{number:010}.json")
 }
 
-/// Restores that are not over, by their number.
-async fn open(store: &dyn Store) -> Result<(BTreeMap<u64, String>, u64)> {
-    let prefix = format!("{PREFIX}order-");
-    let number = |key: &str| key.strip_prefix(&prefix)?.strip_suffix(".json")?.parse::<u64>().ok();
-    let newest = store.list_all(&prefix).await?.iter().filter_map(|object| number(&object.key)).max();
-    let Some(newest) = newest else { return Ok((BTreeMap::new(), 0)) };
-    let (mut open, mut n, mut from) = (BTreeMap::new(), newest, 1);
-    while n >= from {
-        let key = order_key(n);
-        let bytes = store.get(&key).await?;
-        let bytes = bytes.ok_or_else(|| Error::corrupt(format!("{key} is missing: what deletes objects there?")))?;
-        let doc: OrderDoc = from_bytes(&key, &bytes)?;
-        from = from.max(doc.open_from);
-        if !Folder::new(store, &doc.restore_id).is_over().await? {
-            open.insert(n, doc.restore_id);
+/// The number of a document of the order.
+pub fn order_number(key: &str) -> Option<u64> {
+    let digits = key.strip_prefix(PREFIX)?.strip_prefix("order-")?.strip_suffix(".json")?;
+    digits.parse().ok().filter(|number| order_key(*number) == key)
+}
+
+/// The end of the order.
+#[derive(Debug, Default)]
+struct Order {
+    /// Restores that are not over, by their number.
+    open: BTreeMap<u64, String>,
+    /// Those that have their last lists, and are not said to be over, by the number of their plans.
+    unsaid: BTreeMap<u64, String>,
+    /// Those that are said to be over.
+    ended: BTreeSet<String>,
+    /// 0 before the first.
+    newest: u64,
+    /// Of the newest's bytes.
+    sha256: Option<String>,
+}
+
+impl Order {
+    /// `whole`: down to the first document.
+    async fn read(store: &dyn Store, whole: bool) -> Result<Self> {
+        let prefix = format!("{PREFIX}order-");
+        let newest = store.list_all(&prefix).await?.iter().filter_map(|object| order_number(&object.key)).max();
+        let Some(newest) = newest else { return Ok(Self::default()) };
+        let mut order = Self { newest, ..Self::default() };
+        let (mut n, mut from) = (newest, 1);
+        while n >= from {
+            let key = order_key(n);
+            let bytes = store.get(&key).await?;
+            let bytes = bytes.ok_or_else(|| Error::corrupt(format!("{key} is missing: what deletes objects there?")))?;
+            let doc: OrderDoc = from_bytes(&key, &bytes)?;
+            if n == newest {
+                order.sha256 = Some(sha256_hex(&bytes));
+            }
+            if !whole {
+                from = from.max(doc.open_from);
+            }
+            let folder = Folder::new(store, &doc.restore_id);
+            match doc.event {
+                Event::Ended => drop(order.ended.insert(doc.restore_id)),
+                Event::Begun if order.ended.contains(&doc.restore_id) => {}
+                Event::Begun if folder.is_done().await? => drop(order.unsaid.insert(n, doc.restore_id)),
+                Event::Begun if folder.is_over().await? => {}
+                Event::Begun => drop(order.open.insert(n, doc.restore_id)),
+            }
+            n -= 1;
         }
-        n -= 1;
+        Ok(order)
     }
-    Ok((open, newest))
+
+    /// Puts a document behind the newest; whether it did: another may have taken the place.
+    async fn append(&self, store: &dyn Store, restore_id: &str, event: Event, of: &Bytes) -> Result<bool> {
+        let number = self.newest + 1;
+        let open_from = self.open.keys().chain(self.unsaid.keys()).min().copied().unwrap_or(number);
+        let doc = OrderDoc {
+            version: LEDGER_VERSION,
+            restore_id: restore_id.to_owned(),
+            event,
+            sha256: sha256_hex(of),
+            open_from,
+            previous_sha256: self.sha256.clone(),
+        };
+        Ok(store.create(&order_key(number), to_bytes(&doc)?.into(), &json_meta()).await? == Created::New)
+    }
+}
+
+/// Says of a restore with its last lists that it is over, and of any other of which nobody said it.
+async fn say(store: &dyn Store, restore_id: Option<&str>) -> Result<()> {
+    loop {
+        let mut order = Order::read(store, false).await?;
+        let mut unsaid = order.unsaid.values().next().cloned();
+        if let Some(id) = restore_id.filter(|id| unsaid.is_none() && !order.ended.contains(*id)) {
+            // It was closed long before it got its last lists.
+            order = Order::read(store, true).await?;
+            unsaid = order.unsaid.values().find(|of| *of == id).cloned();
+        }
+        let Some(id) = unsaid else { return Ok(()) };
+        let done = Folder::new(store, &id).done_bytes().await?;
+        let done = done.ok_or_else(|| Error::corrupt(format!("the end of restore {id} is gone")))?;
+        order.append(store, &id, Event::Ended, &done).await?;
+    }
 }
 
 /// Takes the plan's turn, or finds the restore that is before it and in its way.
 async fn before(store: &dyn Store, plan: &PlanDoc) -> Result<Option<PlanDoc>> {
     let own = loop {
-        let (open, newest) = open(store).await?;
-        if let Some((number, _)) = open.iter().find(|(_, id)| **id == plan.restore_id) {
-            break open.range(..number).map(|(_, id)| id.clone()).collect::<Vec<_>>();
+        say(store, None).await?;
+        let order = Order::read(store, false).await?;
+        if let Some((number, _)) = order.open.iter().find(|(_, id)| **id == plan.restore_id) {
+            break order.open.range(..number).map(|(_, id)| id.clone()).collect::<Vec<_>>();
         }
-        let number = newest + 1;
-        let open_from = open.keys().next().copied().unwrap_or(number);
-        let doc = OrderDoc { version: LEDGER_VERSION, restore_id: plan.restore_id.clone(), open_from };
+        let bytes = Folder::new(store, &plan.restore_id).plan_bytes().await?;
+        let bytes = bytes.ok_or_else(|| Error::corrupt(format!("the plan of restore {} is gone", plan.restore_id)))?;
         // If the number is taken, by another or by a try whose reply was lost: look again.
-        if store.create(&order_key(number), to_bytes(&doc)?.into(), &json_meta()).await? == Created::New {
-            break open.into_values().collect();
+        if order.append(store, &plan.restore_id, Event::Begun, &bytes).await? {
+            break order.open.into_values().collect();
         }
     };
     for id in own {
         if let Some(other) = Folder::new(store, &id).plan().await?
-            && other.overlaps(&plan.cuts, &plan.filter)
+            && other.overlaps(&plan.cuts)
         {
             return Ok(Some(other));
         }
     }
     Ok(None)
+}
+
+/// Writes a restore's last lists and its end, and says so in the order.
+pub async fn finish(
+    folder: &Folder<'_>,
+    store: &dyn Store,
+    plan: &PlanDoc,
+    sent: &Sent,
+    now: &str,
+    closed: Option<String>,
+) -> Result<DoneDoc> {
+    let done = folder.finish(plan, sent, now, closed).await?;
+    say(store, Some(&plan.restore_id)).await?;
+    Ok(done)
 }
 
 /// Takes the plan's turn; to be called before anything is sent, by each run. Whoever began a run had its turn, and who
@@ -93,7 +192,7 @@ pub async fn take(store: &dyn Store, plan: &PlanDoc, by: &Process) -> Result<()>
         return Ok(());
     }
     let sent = Sent { runs: BTreeMap::from([(1, 0)]), ..Sent::default() };
-    folder.finish(plan, &sent, &by.now, Some(reason)).await?;
+    finish(&folder, store, plan, &sent, &by.now, Some(reason)).await?;
     Err(Error::failed(format!(
         "nothing was sent: restore {} of the same records was begun at {} by {}, before this one. Give the command \
          again when it has ended; if it is dead, `dlq-archiver restore --resume {}` (with the same --archive and \

@@ -10,7 +10,8 @@ use dlq_archiver::format::restored::{self, Restored};
 use dlq_archiver::ledger::{from_bytes, sha256_hex};
 use dlq_archiver::record::{Header, RawBatch, RawRecord};
 use dlq_archiver::restore::audit::{DoneDoc, PREFIX};
-use dlq_archiver::restore::plan::{Delivery, PlanDoc, Why};
+use dlq_archiver::restore::plan::{Delivery, PlanDoc};
+use dlq_archiver::restore::why::Why;
 use dlq_archiver::store::Created;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -136,13 +137,15 @@ impl RestoreOracle {
     }
 
     /// Whether a record in a target is the archived one, less what its failure added.
-    fn same(&self, place: &Place, record: &RawBatch) -> Result<String, String> {
+    fn same(&self, restore: &str, place: &Place, record: &RawBatch) -> Result<String, String> {
         let raw = record.get(0);
         let id = id_of(&raw);
         let source = self.sources.get(&id).ok_or_else(|| format!("{id} was never archived"))?;
         let archived = source.raw.get(0);
+        let marks = [("dlq-archiver-restore-id", restore), ("dlq-archiver-restore-count", "1")];
+        let marks = marks.map(|(n, v)| Header { name: n.as_bytes(), value: Some(v.as_bytes()) });
         if (raw.key, raw.value, raw.timestamp_ms) != (archived.key, archived.value, archived.timestamp_ms)
-            || raw.headers.iter().collect::<Vec<_>>() != source.kept()
+            || raw.headers.iter().collect::<Vec<_>>() != [source.kept(), marks.to_vec()].concat()
         {
             return Err(format!("{id} is not what was archived"));
         }
@@ -159,7 +162,7 @@ impl RestoreOracle {
     fn truthful(&self, restore: &str, row: &Restored) -> Result<Fate, String> {
         let place = (row.target_topic.clone(), row.target_partition, row.target_offset);
         let (record, fate) = self.brokers().at(&place).ok_or_else(|| format!("nothing is at {place:?}"))?;
-        let id = self.same(&place, &record)?;
+        let id = self.same(restore, &place, &record)?;
         if id != row.id.to_string() || row.restore_id != restore {
             return Err(format!("at {place:?} is {id}, not {} of restore {}", row.id, row.restore_id));
         }
@@ -249,7 +252,7 @@ impl RestoreOracle {
     }
 
     fn seen(&self, restore: &str, place: &Place, record: &RawBatch) -> Checked {
-        let id = self.same(place, record)?;
+        let id = self.same(restore, place, record)?;
         let mut inner = self.inner.lock().unwrap();
         let is = |row: &Restored| {
             row.id.to_string() == id
@@ -276,7 +279,13 @@ impl RestoreOracle {
     }
 
     fn plainly(&self, process: u32, request: u64, place: &Place, record: &RawBatch) -> Checked {
-        let id = self.same(place, record)?;
+        let restore = {
+            let inner = self.inner.lock().unwrap();
+            let of = |runs: &BTreeMap<u32, Run>| runs.values().any(|d| d.process == process && d.closing.is_none());
+            inner.runs.iter().find(|(_, runs)| of(runs)).map(|(restore, _)| restore.clone())
+        };
+        let restore = restore.ok_or_else(|| format!("process {process} sends without a run"))?;
+        let id = self.same(&restore, place, record)?;
         let mut inner = self.inner.lock().unwrap();
         let inner = &mut *inner;
         if inner.sent.insert((process, id.clone()), request).is_some_and(|before| before != request) {

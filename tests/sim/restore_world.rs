@@ -19,8 +19,10 @@ use dlq_archiver::record::RawBatch;
 use dlq_archiver::restore::audit::{DoneDoc, Process};
 use dlq_archiver::restore::batch::Limits;
 use dlq_archiver::restore::delivery::Asked;
-use dlq_archiver::restore::plan::{self, Delivery, RuleOptions, Why};
+use dlq_archiver::restore::plan::{self, Delivery, RuleOptions};
+use dlq_archiver::restore::why::Why;
 use dlq_archiver::restore::{Counters, End, Options, Prepared, Restore};
+use dlq_archiver::restore::values::Values;
 use dlq_archiver::stage::{self, Stage, StageReceiver};
 use dlq_archiver::store::MemoryStore;
 use dlq_archiver::{Error, Kind, Result};
@@ -375,6 +377,10 @@ impl World {
             },
             resume: command.resume,
             take_over: command.take_over,
+            draft: None,
+            values: Values::default(),
+            by: None,
+            reason: None,
         };
         let (target, patience) = (Arc::new(self.brokers.client(process)), Duration::from_secs(60));
         let counters = Arc::new(Counters::default());

@@ -10,7 +10,8 @@ use async_trait::async_trait;
 use dlq_archiver::kafka::{Refusal, TopicInfo, Transactions};
 use dlq_archiver::record::RawBatch;
 use dlq_archiver::restore::batch::Batch;
-use dlq_archiver::restore::plan::{Timestamps, sent_size};
+use dlq_archiver::restore::plan::Timestamps;
+use dlq_archiver::restore::rules::sent_size;
 use dlq_archiver::restore::target::{Produce, Settings, Target, Told};
 use dlq_archiver::{Error, Result};
 use futures::FutureExt;
@@ -467,6 +468,10 @@ impl Target for Client {
         self.brokers.ask(timeout, ask).await
     }
 
+    async fn unwritable(&self, _: &[String], _: Duration) -> Result<BTreeSet<String>> {
+        Ok(BTreeSet::new())
+    }
+
     async fn settings(&self, topics: &[String], _: &[&str], timeout: Duration) -> Result<Settings> {
         let topics = topics.to_vec();
         let ask = move |brokers: &Brokers| {
@@ -580,7 +585,7 @@ impl Producer {
     fn requests(&self, batch: &Batch, rows: &[usize], timestamps: Timestamps) -> Vec<Request> {
         let (mut done, mut open): (Vec<Request>, BTreeMap<(String, i32), Request>) = Default::default();
         for row in rows {
-            let (_, to) = &batch.rows[*row];
+            let to = &batch.rows[*row].place;
             let raw = batch.raw.get(*row);
             let mut record = RawBatch::new();
             let now = dlq_archiver::host::now_us() / 1000;

@@ -8,7 +8,8 @@ use crate::restore::Draft;
 use crate::restore::audit::DoneDoc;
 use crate::restore::counts::Counts;
 use crate::restore::nothing::Nothing;
-use crate::restore::plan::{Delivery, PlanDoc, Why};
+use crate::restore::plan::{Delivery, PlanDoc};
+use crate::restore::why::Why;
 use serde_json::json;
 use std::collections::BTreeSet;
 
@@ -65,10 +66,10 @@ pub fn untold(counts: &Counts) -> Option<String> {
 }
 
 /// What a restore would do.
-pub fn draft(draft: &Draft, nothing: Option<&Nothing>, output: Output) -> Result<()> {
+pub fn draft(draft: &Draft, nothing: Option<&Nothing>, kept: Option<Result<String>>, output: Output) -> Result<()> {
     let counts = &draft.counts;
     if output != Output::Table {
-        return draft_json(draft, nothing);
+        return draft_json(draft, nothing, kept);
     }
     let mut out = Out::new();
     match nothing {
@@ -108,12 +109,23 @@ pub fn draft(draft: &Draft, nothing: Option<&Nothing>, output: Output) -> Result
             n => format!("{n} of them are tombstones: their value is null"),
         })?;
     }
+    for (attempt, records) in &counts.again {
+        out.line(&format!(
+            "{} failed again after an earlier restore: this is restore number {attempt} of the same failure",
+            text::count(*records, "record")
+        ))?;
+    }
     for line in warnings(counts).into_iter().chain(untold(counts)) {
         out.line(&text::clean(&line))?;
     }
     skipped(counts, &mut out)?;
     for other in &draft.overlapping {
         out.line(&text::clean(&in_the_way(other)))?;
+    }
+    match kept {
+        Some(Ok(id)) => out.line(&format!("plan {id}: `dlq-archiver restore --plan {id}` carries out exactly this"))?,
+        Some(Err(e)) => out.line(&text::clean(&format!("the plan is not kept for --plan: {e}")))?,
+        None => {}
     }
     out.flush()
 }
@@ -156,7 +168,8 @@ fn such_as<'a>(ids: impl Iterator<Item = &'a str>, of: u64, out: &mut Out) -> Re
     out.line(&format!("  {}{more}", ids.join(" ")))
 }
 
-fn draft_json(draft: &Draft, nothing: Option<&Nothing>) -> Result<()> {
+fn draft_json(draft: &Draft, nothing: Option<&Nothing>, kept: Option<Result<String>>) -> Result<()> {
+    let kept = kept.map(|kept| kept.map_err(|e| tracing::warn!("the plan is not kept for --plan: {e}")).ok());
     let counts = &draft.counts;
     let groups = counts.groups.iter().map(|(g, records)| {
         json!({"target": g.target, "pipeline": g.pipeline, "error_class": g.error_class, "records": records})
@@ -178,8 +191,12 @@ fn draft_json(draft: &Draft, nothing: Option<&Nothing>) -> Result<()> {
         .iter()
         .map(|p| json!({"restore_id": p.restore_id, "created_at": p.created_at, "created_by": p.created_by}));
     let document = json!({
+        "plan": kept.flatten(),
         "selected": counts.selected,
         "to_restore": counts.to_restore,
+        "restored_before": counts.again.iter().map(|(attempt, records)| json!({
+            "attempt": attempt, "records": records
+        })).collect::<Vec<_>>(),
         "groups": groups.collect::<Vec<_>>(),
         "skipped": skipped.collect::<Vec<_>>(),
         "refetched": counts.refetched,

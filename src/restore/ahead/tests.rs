@@ -3,12 +3,12 @@
 use super::super::audit::{Closing, Process};
 use super::super::batch::Batch;
 use super::super::pieces::{Piece, redone};
-use super::super::plan::{PlanCut, PlanObject, RuleOptions, Timestamps};
+use super::super::plan::{Timestamps, sample, sample_cut};
 use super::super::target::Kafka;
 use super::super::turn;
 use super::*;
 use crate::error::Kind;
-use crate::filter::FilterDoc;
+use crate::restore::values::Values;
 use crate::format::restored::{self, Restored};
 use crate::kafka::{Admin, Connection};
 use crate::record::{RawBatch, RecordId};
@@ -105,38 +105,7 @@ impl Store for Between {
 }
 
 fn plan(id: &str, delivery: Delivery) -> PlanDoc {
-    let object = PlanObject { key: "data/x".into(), sha256: String::new() };
-    let cut = PlanCut {
-        manifest: "x".into(),
-        topic: "dlq".into(),
-        partition: 0,
-        generation: 1,
-        from: 0,
-        selected: 4,
-        objects: vec![object],
-        refetched: Vec::new(),
-    };
-    PlanDoc {
-        version: 1,
-        restore_id: id.into(),
-        archive_id: "a".into(),
-        digest: String::new(),
-        created_at: "2026-10-08T00:00:00Z".into(),
-        created_by: "ann@host".into(),
-        program_version: String::new(),
-        dialects_digest: String::new(),
-        filter: FilterDoc::default(),
-        options: RuleOptions::default(),
-        delivery,
-        group: format!("group-{id}"),
-        delivery_reason: String::new(),
-        targets: BTreeMap::from([(TOPIC.to_owned(), 1)]),
-        windows: BTreeMap::new(),
-        selected: 4,
-        to_restore: 4,
-        skipped: BTreeMap::new(),
-        cuts: vec![cut],
-    }
+    PlanDoc { delivery, targets: BTreeMap::from([(TOPIC.to_owned(), 1)]), ..sample(id, vec![sample_cut("x", 0..4)]) }
 }
 
 fn by(name: &str) -> Process {
@@ -151,6 +120,9 @@ async fn put_piece(folder: &Folder<'_>, start: u64, end: u64, run: u32) -> Piece
         target_offset: (u64::from(run) * 100 + n) as i64,
         restore_id: "x".into(),
         restored_at_us: 0,
+        failure_key: [n as u8; 16],
+        attempt: 1,
+        correction: None,
     };
     let piece = Piece { start, end, run };
     folder.put_piece(piece, &(start..end).map(row).collect::<Vec<_>>()).await.unwrap();
@@ -253,7 +225,7 @@ async fn a_restore_that_another_process_of_it_carries_out_does_not_make_way() {
     let memory = MemoryStore::new();
     let (before, own) = (plan("before", Delivery::Plain), plan("x", Delivery::Plain));
     for plan in [&before, &own] {
-        Folder::new(&memory, &plan.restore_id).create_plan(plan).await.unwrap();
+        Folder::new(&memory, &plan.restore_id).create_plan(plan, &Values::default()).await.unwrap();
     }
     turn::take(&memory, &before, &by("zoe")).await.unwrap();
     // Behind its look at the one before: that ends, and another process has its turn.
@@ -276,7 +248,7 @@ async fn a_restore_that_made_way_stays_closed_for_its_other_process() {
     let memory = MemoryStore::new();
     let (before, own) = (plan("before", Delivery::Plain), plan("x", Delivery::Plain));
     for plan in [&before, &own] {
-        Folder::new(&memory, &plan.restore_id).create_plan(plan).await.unwrap();
+        Folder::new(&memory, &plan.restore_id).create_plan(plan, &Values::default()).await.unwrap();
     }
     turn::take(&memory, &before, &by("zoe")).await.unwrap();
     let refused = turn::take(&memory, &own, &by("ann")).await.unwrap_err();

@@ -2,11 +2,14 @@
 
 use super::*;
 use crate::disposition::documents::{self, Action};
+use crate::filter::FilterDoc;
 use crate::format::restored::Restored;
 use crate::record::{Decoded, RawBatch, RecordId, TimestampType};
-use crate::restore::batch::{Batcher, Limits};
+use crate::restore::batch::{Batcher, Limits, Row};
 use crate::restore::counts::{Counts, Repeats};
+use crate::restore::headers::HeaderOptions;
 use crate::restore::past::Past;
+use crate::restore::plan::digest;
 use proptest::prelude::*;
 
 const CONNECT: [(&str, &str); 3] =
@@ -20,6 +23,10 @@ struct World {
     limits: BTreeMap<String, u64>,
     windows: BTreeMap<String, Window>,
     past: Past,
+    headers: HeaderRules,
+    values: Values,
+    attempts: Attempts,
+    unwritable: BTreeSet<String>,
 }
 
 impl World {
@@ -32,15 +39,23 @@ impl World {
             limits: BTreeMap::new(),
             windows: BTreeMap::new(),
             past: Past::default(),
+            headers: HeaderRules::default(),
+            values: Values::default(),
+            attempts: Attempts::default(),
+            unwritable: BTreeSet::new(),
         }
     }
     fn rules(&self) -> Rules<'_> {
         Rules {
             options: &self.options,
+            headers: &self.headers,
+            values: &self.values,
+            attempts: &self.attempts,
             dialects: &self.dialects,
             targets: &self.targets,
             limits: &self.limits,
             windows: &self.windows,
+            unwritable: &self.unwritable,
             archived: &self.archived,
         }
     }
@@ -79,7 +94,7 @@ fn one(headers: &[(&str, &str)]) -> RawBatch {
 }
 
 fn sent_to(topic: &str, partition: Option<i32>) -> Verdict {
-    Verdict::Send(Place { topic: topic.into(), partition })
+    Verdict::Send { place: Place { topic: topic.into(), partition }, attempt: 1 }
 }
 
 #[test]
@@ -111,6 +126,9 @@ fn restored(offset: i64, restore_id: &str) -> Restored {
         target_offset: 0,
         restore_id: restore_id.into(),
         restored_at_us: 0,
+        failure_key: [offset as u8; 16],
+        attempt: 1,
+        correction: None,
     }
 }
 
@@ -228,7 +246,7 @@ fn a_headers_only_record_is_restored_as_its_original_where_that_was_read_again()
     let rules = world.rules();
     assert_eq!(rules.decide(&letter, Some(&original(1)), past()), sent_to("narrow", Some(0)));
     assert_eq!(
-        rules.made(&letter, Some(&original(1))).unwrap().headers.iter().map(|h| h.name).collect::<Vec<_>>(),
+        rules.made(&letter, Some(&original(1)), 1).unwrap().headers.iter().map(|h| h.name).collect::<Vec<_>>(),
         [b"own"]
     );
     assert_eq!(rules.decide(&letter, Some(&original(2)), past()), sent_to("orders", Some(1)));
@@ -241,47 +259,100 @@ fn a_headers_only_record_is_restored_as_its_original_where_that_was_read_again()
     assert_eq!(verdict, skipped(Why::Expired, Some("narrow")));
 }
 
-#[test]
-fn restores_overlap_by_the_objects_they_read() {
-    let cut = |key: &str| PlanCut {
-        manifest: "m".into(),
-        topic: "t".into(),
-        partition: 0,
-        generation: 1,
-        from: 0,
-        selected: 1,
-        objects: vec![PlanObject { key: key.into(), sha256: String::new() }],
-        refetched: Vec::new(),
-    };
-    let plan = |cuts, record_id: Option<&[&str]>| PlanDoc {
-        version: 1,
-        restore_id: "r".into(),
-        archive_id: "a".into(),
-        digest: String::new(),
-        created_at: String::new(),
-        created_by: String::new(),
-        program_version: String::new(),
-        dialects_digest: String::new(),
-        filter: ids(record_id),
-        options: RuleOptions::default(),
-        delivery: Delivery::Plain,
-        group: String::new(),
-        delivery_reason: String::new(),
-        targets: BTreeMap::new(),
-        windows: BTreeMap::new(),
-        selected: 1,
-        to_restore: 1,
-        skipped: BTreeMap::new(),
-        cuts,
-    };
-    fn ids(ids: Option<&[&str]>) -> FilterDoc {
-        FilterDoc { record_id: ids.map(|ids| ids.iter().map(|id| (*id).into()).collect()), ..FilterDoc::default() }
+/// One that came from `origin`, with a failure of its own.
+fn came_from(offset: i64, origin: i64) -> RawBatch {
+    let mut batch = RawBatch::new();
+    let at = origin.to_string();
+    push(&mut batch, offset, 1, Some(b"v"), &[CONNECT[0], CONNECT[1], (CONNECT[2].0, &at)]);
+    batch
+}
+
+fn attempt(world: &World, batch: &RawBatch, failure: u8) -> Option<u32> {
+    let mut record = archived(batch, 0, PayloadState::Present);
+    record.decoded.failure_key = [failure; 16];
+    match world.rules().decide(&record, None, world.past.of("failures", 1, 0)) {
+        Verdict::Send { attempt, .. } => Some(attempt),
+        Verdict::Skip(skip) => {
+            assert_eq!(skip.why, Why::Attempts);
+            None
+        }
     }
-    assert!(plan(vec![cut("a"), cut("b")], None).overlaps(&[cut("b")], &ids(None)));
-    assert!(!plan(vec![cut("a")], None).overlaps(&[cut("b")], &ids(None)));
-    assert!(plan(vec![cut("a")], Some(&["x", "y"])).overlaps(&[cut("a")], &ids(None)));
-    assert!(plan(vec![cut("a")], Some(&["x", "y"])).overlaps(&[cut("a")], &ids(Some(&["y"]))));
-    assert!(!plan(vec![cut("a")], Some(&["x", "y"])).overlaps(&[cut("a")], &ids(Some(&["z"]))));
+}
+
+#[test]
+fn a_failure_that_comes_back_is_restored_as_often_as_is_allowed_over_all_generations() {
+    let mut world = World::new();
+    world.options.max_attempts = Some(3);
+    // Each restore sends the newest dead letter; it fails again as another one, from where it was sent to.
+    for (generation, target) in [(1, 100), (2, 200), (3, 300)] {
+        let (offset, origin) = (generation, target - 100);
+        assert_eq!(attempt(&world, &came_from(offset, origin), offset as u8), Some(generation as u32));
+        world.attempts.add(&Restored {
+            target_topic: "orders".into(),
+            target_partition: 1,
+            target_offset: target,
+            attempt: generation as u32,
+            ..restored(offset, "r")
+        });
+    }
+    assert_eq!(attempt(&world, &came_from(4, 300), 4), None, "it came back a third time");
+    assert_eq!(attempt(&world, &came_from(4, 301), 4), Some(1), "another record beside it");
+    world.options.max_attempts = Some(4);
+    assert_eq!(attempt(&world, &came_from(4, 300), 4), Some(4));
+    world.options.max_attempts = None;
+    assert_eq!(attempt(&world, &came_from(4, 300), 4), Some(4));
+}
+
+#[test]
+fn a_return_is_known_by_its_header_its_failure_key_or_its_own_position() {
+    let mut world = World::new();
+    let told = one(&[CONNECT[0], ("dlq-archiver-restore-count", "7")]);
+    assert_eq!(attempt(&world, &told, 9), Some(8), "no list has it: it came from another archive");
+    world.attempts.add(&Restored { attempt: 2, ..restored(0, "r") });
+    assert_eq!(attempt(&world, &came_from(5, 5), 0), Some(3), "the same failure, at another position");
+    assert_eq!(attempt(&world, &one(&CONNECT), 9), Some(3), "the same record");
+    assert_eq!(attempt(&world, &told, 0), Some(8), "the highest number holds");
+    assert_eq!(attempt(&world, &came_from(5, 5), 9), Some(1));
+}
+
+#[test]
+fn the_partition_is_the_origins_or_the_keys_or_the_one_that_is_named() {
+    let mut world = World::new();
+    for (partition, goes) in [
+        (Partitioning::Origin, sent_to("orders", Some(1))),
+        (Partitioning::Key, sent_to("orders", None)),
+        (Partitioning::Number(0), sent_to("orders", Some(0))),
+        (Partitioning::Number(2), skipped(Why::MissingPartition, Some("orders"))),
+    ] {
+        world.options.partition = partition;
+        assert_eq!(world.decide(&one(&CONNECT), 0), goes);
+    }
+}
+
+#[test]
+fn headers_that_are_added_count_in_the_size() {
+    let mut world = World::new();
+    let plain = sent_size(Some(b"k"), Some(b"v"), &[]) as u64;
+    world.limits = BTreeMap::from([("orders".into(), plain)]);
+    assert_eq!(world.decide(&one(&CONNECT), 0), sent_to("orders", Some(1)));
+    world.headers = HeaderRules::new(&HeaderOptions::default(), "0123456789ab-1").unwrap();
+    assert_eq!(world.decide(&one(&CONNECT), 0), skipped(Why::TooLarge, Some("orders")));
+}
+
+#[test]
+fn a_corrected_value_is_sent_and_both_hashes_are_listed() {
+    let mut world = World::new();
+    let batch = one(&CONNECT);
+    let record = archived(&batch, 0, PayloadState::Present);
+    world.values.add(record.id.clone(), Some(b"corrected".to_vec())).unwrap();
+    let rules = world.rules();
+    let judged = rules.judge(&record, None, world.past.of("failures", 1, 0));
+    let mut batcher = Batcher::new(Limits { records: 1, bytes: 1000 }, 0);
+    let sent = batcher.push(&record.id, [0; 16], judged).unwrap();
+    assert_eq!(sent.raw.get(0).value, Some(&b"corrected"[..]));
+    let correction = sent.rows[0].correction.clone().unwrap();
+    let sha256 = |value: &[u8]| Some(crate::ledger::sha256_hex(value));
+    assert_eq!((correction.archived_sha256, correction.restored_sha256), (sha256(b"v"), sha256(b"corrected")));
 }
 
 #[test]
@@ -298,6 +369,9 @@ fn every_reason_to_skip() {
     assert_eq!(world.decide(&batch, 0), skipped(Why::Timestamp, Some("orders")));
     world.options.timestamps = Timestamps::Now;
     assert_eq!(world.decide(&batch, 0), sent_to("orders", Some(1)));
+    world.unwritable = BTreeSet::from(["orders".into()]);
+    assert_eq!(world.decide(&batch, 0), skipped(Why::NotWritable, Some("orders")));
+    world.unwritable.clear();
 
     let by = |why, restore: &str| {
         let (target, restore_id) = (Some("elsewhere".into()), Some(restore.into()));
@@ -456,9 +530,9 @@ proptest! {
             let record = archived(&source, i, PayloadState::Present);
             let judged = match r.skipped {
                 true => Err(Skip::of(Why::UnknownOrigin, None)),
-                false => Ok((Place { topic: "orders".into(), partition: None }, rules.made(&record, None).unwrap())),
+                false => Ok((Place { topic: "orders".into(), partition: None }, rules.made(&record, None, 1).unwrap())),
             };
-            batches.extend(batcher.push(&record.id, judged));
+            batches.extend(batcher.push(&record.id, [0; 16], judged));
         }
         batches.extend(batcher.finish());
 
@@ -471,7 +545,7 @@ proptest! {
             prop_assert_eq!(batch.rows.len(), batch.raw.len());
             let before_last: usize = batch.raw.iter().take(batch.raw.len().max(1) - 1).map(|r| r.payload_len()).sum();
             prop_assert!(batch.raw.len() < 2 || before_last < max_bytes);
-            for (raw, (id, _)) in batch.raw.iter().zip(&batch.rows) {
+            for (raw, Row { id, .. }) in batch.raw.iter().zip(&batch.rows) {
                 prop_assert_eq!(id.offset, raw.offset);
                 offsets.push(raw.offset);
                 let record = &records[(raw.offset / 2) as usize];
@@ -515,10 +589,10 @@ fn a_record_of_a_dialect_that_is_not_known_now_is_not_sent_as_it_is() {
     let mut record = archived(&batch, 0, PayloadState::Present);
     let decide = |record: &ArchivedRecord<'_>| world.rules().decide(record, None, world.past.of("failures", 1, 0));
     record.decoded.dialect = "connect".into();
-    assert!(matches!(decide(&record), Verdict::Send(_)));
+    assert!(matches!(decide(&record), Verdict::Send { .. }));
     record.decoded.dialect = "lambda".into();
     assert_eq!(decide(&record), skipped(Why::OtherDialects, None));
     // Nothing was known of it, and something is now.
     record.decoded.dialect = "unknown".into();
-    assert!(matches!(decide(&record), Verdict::Send(_)));
+    assert!(matches!(decide(&record), Verdict::Send { .. }));
 }
