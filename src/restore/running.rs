@@ -173,6 +173,7 @@ impl Restore {
                 ended.push(id);
             }
         }
+        turn::say(self.store(), None).await?;
         Ok(ended)
     }
 

@@ -120,7 +120,7 @@ impl Order {
 }
 
 /// Says of a restore with its last lists that it is over, and of any other of which nobody said it.
-async fn say(store: &dyn Store, restore_id: Option<&str>) -> Result<()> {
+pub async fn say(store: &dyn Store, restore_id: Option<&str>) -> Result<()> {
     loop {
         let mut order = Order::read(store, false).await?;
         let mut unsaid = order.unsaid.values().next().cloned();

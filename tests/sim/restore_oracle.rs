@@ -55,6 +55,12 @@ struct Inner {
     runs: BTreeMap<String, BTreeMap<u32, Run>>,
     lists: BTreeMap<String, (String, Vec<Restored>)>,
     done: BTreeMap<String, DoneDoc>,
+    /// Of each plan and end, by key.
+    hashes: BTreeMap<String, String>,
+    /// Of each document of the order.
+    order: Vec<String>,
+    /// Restores that the order says are over.
+    ended: BTreeSet<String>,
     /// Record -> where readers of committed records see it, and by which restore.
     visible: BTreeMap<String, Vec<(Place, String)>>,
     /// Restore, partition that was archived, partition of the target -> newest offset that went there.
@@ -171,6 +177,9 @@ impl RestoreOracle {
 
     fn object(&self, key: &str, body: &Bytes) -> Checked {
         let text = |e: dlq_archiver::Error| e.to_string();
+        if key.strip_prefix(PREFIX).is_some_and(|name| name.starts_with("order-")) {
+            return self.order(key, body);
+        }
         let Some((restore, name)) = key.strip_prefix(PREFIX).and_then(|rest| rest.split_once('/')) else {
             return Ok(());
         };
@@ -179,6 +188,9 @@ impl RestoreOracle {
             restored::read(body.clone(), |row| rows.push(row)).map(|()| rows).map_err(text)
         };
         let restore = restore.to_owned();
+        if ["plan.json", "done.json"].contains(&name) {
+            self.inner.lock().unwrap().hashes.insert(key.to_owned(), sha256_hex(body));
+        }
         if name == "plan.json" {
             let plan: PlanDoc = from_bytes(key, body).map_err(text)?;
             self.inner.lock().unwrap().plans.insert(restore, plan);
@@ -211,6 +223,36 @@ impl RestoreOracle {
             checked?;
         }
         Ok(())
+    }
+
+    /// The order of restores is a chain: each document follows the one before it, and tells of what is there.
+    fn order(&self, key: &str, body: &Bytes) -> Checked {
+        let doc: Value = serde_json::from_slice(body).map_err(|e| e.to_string())?;
+        let mut inner = self.inner.lock().unwrap();
+        let expected = format!("{PREFIX}order-{:010}.json", inner.order.len() + 1);
+        if key != expected || doc["previous_sha256"].as_str() != inner.order.last().map(String::as_str) {
+            return Err(format!("it does not follow {} others", inner.order.len()));
+        }
+        let restore = doc["restore_id"].as_str().unwrap_or_default().to_owned();
+        let of = match doc["event"].as_str() {
+            Some("begun") => inner.hashes.get(&format!("{PREFIX}{restore}/plan.json")),
+            Some("ended") => inner.hashes.get(&format!("{PREFIX}{restore}/done.json")),
+            other => return Err(format!("it tells of {other:?}")),
+        };
+        if of.map(String::as_str) != doc["sha256"].as_str() {
+            return Err(format!("it does not vouch for what restore {restore} wrote"));
+        }
+        if doc["event"] == "ended" && !inner.ended.insert(restore.clone()) {
+            return Err(format!("restore {restore} ends a second time"));
+        }
+        inner.order.push(sha256_hex(body));
+        Ok(())
+    }
+
+    /// Restores with an end that the order does not tell of.
+    pub fn unsaid(&self) -> Vec<String> {
+        let inner = self.inner.lock().unwrap();
+        inner.done.keys().filter(|id| !inner.ended.contains(*id)).cloned().collect()
     }
 
     fn done(&self, restore: &str, done: &DoneDoc) -> Checked {

@@ -244,9 +244,12 @@ impl World {
             if all && open.is_empty() {
                 self.oracle.complete(command.to.as_deref(), &told);
                 // A process was killed between ending a restore and its last list.
-                if !self.oracle.unlisted().is_empty() {
+                if !self.oracle.unlisted().is_empty() || !self.oracle.unsaid().is_empty() {
                     self.faults.met("(ended without a list)");
                     let _ = self.last(Command { take_over: true, ..command.clone() });
+                }
+                for id in self.oracle.unsaid() {
+                    self.oracle.violation(format!("{id} has ended, and the order never tells of it"));
                 }
                 for id in self.oracle.unlisted() {
                     self.oracle.violation(format!("{id} was ended, and never gets its last list"));
