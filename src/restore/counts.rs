@@ -2,12 +2,13 @@
 //!
 //! Owns the counts over a plan's records. Decides nothing: see [`super::rules`].
 
+use super::reach::KNATIVE;
 use super::rules::Verdict;
 use super::why::{Skip, Why};
 use crate::filter::Unjudged;
 use crate::format::ArchivedRecord;
 use crate::format::refetched::Original;
-use crate::record::{PayloadState, RecordId};
+use crate::record::{Decoded, PayloadState, RecordId};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// What is to be restored, in a group.
@@ -59,6 +60,8 @@ pub struct Counts {
     pub tombstones: u64,
     /// Of those to restore: failures that were restored before, by how often they are with this time.
     pub again: BTreeMap<u32, u64>,
+    /// Of those to restore that are events of VAST: by source, the functions that failed on them.
+    pub events: BTreeMap<String, BTreeSet<String>>,
     /// Of those to restore.
     pub repeats: Repeats,
     /// Record ids that were asked for, and not selected.
@@ -100,6 +103,7 @@ impl Counts {
                 self.looked_for += u64::from(bare && missing);
                 self.tombstones += u64::from(raw.value.is_none());
                 self.count_failure(&record.decoded.failure_key);
+                self.count_event(&record.decoded);
                 if !self.targets.contains(&place.topic) {
                     self.targets.insert(place.topic.clone());
                 }
@@ -125,6 +129,22 @@ impl Counts {
                     skipped.ids.push(record.id.to_string());
                 }
             }
+        }
+    }
+
+    fn count_event(&mut self, d: &Decoded<'_>) {
+        let (Some(source), Some(function)) = (d.event_source.as_deref(), d.error_destination.as_deref()) else {
+            return;
+        };
+        if d.dialect != KNATIVE || self.events.len() >= MAX_GROUPS && !self.events.contains_key(source) {
+            return;
+        }
+        let functions = match self.events.get_mut(source) {
+            Some(functions) => functions,
+            None => self.events.entry(source.to_owned()).or_default(),
+        };
+        if functions.len() < MAX_GROUPS && !functions.contains(function) {
+            functions.insert(function.to_owned());
         }
     }
 

@@ -5,7 +5,7 @@
 //! [`pieces`] tells after a crash which of that counts. [`past`] is what earlier restores did, [`turn`] keeps others
 //! that overlap apart, [`ahead`] two processes of one, [`limits`] asks what targets take and keep, [`nothing`] says why
 //! none matches. [`planning`] finds or makes the plan, [`running`] carries it out, [`going`] is one run's sending;
-//! [`target`] is all that Kafka is asked. Order is kept within each archived partition.
+//! [`target`] is all that Kafka is asked, [`returns`] what failed again meanwhile. Order is kept within each archived partition.
 //!
 //! Owns a restore's parts. Invariant: nothing is sent before the plan is durable and has its turn.
 
@@ -15,6 +15,7 @@ pub mod audit;
 pub mod batch;
 pub mod counts;
 pub mod delivery;
+pub mod drafts;
 mod going;
 pub mod headers;
 mod limits;
@@ -23,6 +24,9 @@ pub mod past;
 pub mod pieces;
 pub mod plan;
 mod planning;
+pub mod rate;
+mod reach;
+pub mod returns;
 pub mod rules;
 mod running;
 pub mod target;
@@ -32,6 +36,7 @@ pub mod why;
 pub mod window;
 
 pub use planning::{Draft, Prepared};
+pub use reach::Reach;
 pub use running::End;
 
 use crate::catalog::{Catalog, Cut, Selected};
@@ -49,6 +54,7 @@ use batch::Limits;
 use delivery::Asked;
 use headers::HeaderRules;
 use plan::{DraftDoc, PlanCut, PlanObject, RuleOptions};
+use rate::Rate;
 use roaring::RoaringTreemap;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -74,6 +80,9 @@ pub struct Options {
     pub draft: Option<DraftDoc>,
     /// Corrected values.
     pub values: Values,
+    pub rate: Rate,
+    /// Stop when more than so many of the records that this run sent have failed again.
+    pub abort_on_failures: Option<u64>,
     /// Who decided, and why, as given.
     pub by: Option<String>,
     pub reason: Option<String>,
@@ -221,7 +230,10 @@ fn pinned<'p>(found: Vec<Selected>, cuts: impl Iterator<Item = &'p PlanCut>) -> 
     cuts.map(|cut| {
         let place = (cut.topic.clone(), cut.partition, cut.generation, cut.from);
         let changed = || {
-            Error::corrupt(format!("{} is not what it was when the plan was made: run `dlq-archiver verify`", cut.manifest))
+            Error::corrupt(format!(
+                "{} is not what it was when the plan was made: run `dlq-archiver verify`",
+                cut.manifest
+            ))
         };
         let mut selected = found.remove(&place).ok_or_else(changed)?;
         let named: HashMap<&str, &str> = cut.objects.iter().map(|o| (&o.key[..], &o.sha256[..])).collect();

@@ -7,6 +7,7 @@ use super::attempts::Attempts;
 use super::audit::{self, Folder, Sent};
 use super::counts::Counts;
 use super::delivery::Sink;
+use super::drafts;
 use super::limits::TopicLimits;
 use super::pieces::counted;
 use super::plan::{DraftContent, DraftDoc, ID_DIGITS, PlanCut, PlanDoc};
@@ -212,7 +213,7 @@ impl Restore {
             program_version: PROGRAM_VERSION.to_owned(),
             content,
         };
-        audit::keep_draft(self.store(), &id, &doc, &self.options.values).await?;
+        drafts::keep(self.store(), &id, &doc, &self.options.values).await?;
         Ok(id)
     }
 
