@@ -125,7 +125,8 @@ async fn a_restore_that_is_resumed_skips_what_was_discarded_since_its_plan() {
     let broker = MockBroker::start().unwrap();
     broker.create_topic("default", 1).unwrap();
     let brokers = broker.brokers();
-    let args = ["--topic", "many-dlt", "--to", "default", "--yes", "-o", "json"];
+    // The embedded broker keeps no progress of a transaction.
+    let args = ["--topic", "many-dlt", "--to", "default", "--yes", "--delivery", "plain", "-o", "json"];
     let mut command = support::program();
     command.args(["restore", "--archive", archive.url(), "--brokers", &brokers, "--batch", "1"]).args(args);
     let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();

@@ -125,7 +125,7 @@ async fn go(
         }
         Prepared::New(draft) => {
             alone(&draft)?;
-            failures = !draft.counts.not_found.is_empty();
+            failures = !draft.counts.not_found.is_empty() || !draft.counts.unused_values.is_empty();
             for line in print::warnings(&draft.counts) {
                 tracing::warn!("{line}");
             }

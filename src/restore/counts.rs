@@ -66,6 +66,8 @@ pub struct Counts {
     pub repeats: Repeats,
     /// Record ids that were asked for, and not selected.
     pub not_found: BTreeSet<RecordId>,
+    /// Records that there are corrected values for, and that are not selected.
+    pub unused_values: BTreeSet<RecordId>,
     /// Records that could not be judged, and so are not selected.
     pub unjudged: Option<Unjudged>,
     /// Targets of which it is not known how long they keep records.
@@ -90,6 +92,7 @@ impl Counts {
     ) {
         self.selected += 1;
         self.not_found.remove(&record.id);
+        self.unused_values.remove(&record.id);
         match verdict {
             Verdict::Send { place, attempt } => {
                 self.to_restore += 1;
@@ -175,6 +178,8 @@ impl Counts {
 
     /// Whether something was asked for and is not done, which the exit code has to say.
     pub fn has_failures(&self) -> bool {
-        !self.not_found.is_empty() || self.skipped.keys().any(|skip| skip.why.is_failure())
+        !self.not_found.is_empty()
+            || !self.unused_values.is_empty()
+            || self.skipped.keys().any(|skip| skip.why.is_failure())
     }
 }

@@ -105,6 +105,7 @@ impl Restore {
         let mut attempts = Attempts::default();
         let (past, open) = audit::past(&self.catalog, None, None, Some(&mut attempts)).await?;
         let mut counts = Counts::new(self.options.filter.record_ids());
+        counts.unused_values = self.options.values.ids().cloned().collect();
         let (mut planned, mut limits) = (Vec::new(), TopicLimits::new(now_us() / 1000));
         let mut index = Index::new(self.catalog.store().clone());
         let mut selected = self.catalog.select(&self.options.filter).await?;

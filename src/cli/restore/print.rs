@@ -49,6 +49,15 @@ pub fn warnings(counts: &Counts) -> Vec<String> {
             if counts.not_found.len() > SHOWN { " ..." } else { "" }
         ));
     }
+    if !counts.unused_values.is_empty() {
+        let ids: Vec<String> = counts.unused_values.iter().take(SHOWN).map(ToString::to_string).collect();
+        lines.push(format!(
+            "{} of the corrected values are for records that are not selected: {}{}",
+            counts.unused_values.len(),
+            ids.join(" "),
+            if counts.unused_values.len() > SHOWN { " ..." } else { "" }
+        ));
+    }
     lines.extend(counts.unjudged.as_ref().map(ToString::to_string));
     lines
 }
@@ -136,9 +145,8 @@ pub fn draft(draft: &Draft, more: &More, output: Output) -> Result<()> {
     for (source, functions) in &more.reach {
         let named: Vec<&str> = functions.iter().take(SHOWN).map(String::as_str).collect();
         out.line(&text::clean(&format!(
-            "events of {source} go to every pipeline that is linked to that trigger: {} have failed on some, too ({}{}); and \
-             what an event is about may have changed since",
-            text::count(functions.len() as u64, "other function"),
+            "events of {source} go to every pipeline that is linked to this trigger, and not only to the one that failed: \
+             others that have failed on its events are {}{}. What an event is about may have changed since",
             named.join(", "),
             if functions.len() > SHOWN { " ..." } else { "" }
         )))?;
@@ -235,6 +243,7 @@ fn draft_json(draft: &Draft, more: &More) -> Result<()> {
         "not_judged": counts.unjudged.as_ref().map(|u| json!({
             "records": u.records, "example": u.first.to_string(), "why": u.why
         })),
+        "unused_values": counts.unused_values.iter().map(ToString::to_string).collect::<Vec<_>>(),
         "nothing": nothing.map(|n| json!({
             "archived": n.archived, "read": n.read, "matching_nothing": n.flags, "meaning": n.text()
         })),
