@@ -127,10 +127,10 @@ impl Going<'_> {
                 let (record, original) = (cut.get(i), originals.at(cut.offset(i)));
                 batcher.push(&record.id, record.decoded.failure_key, rules.judge(&record, original.as_ref(), past))
             };
-            if let Some(batch) = full {
-                if !self.flush(batch).await? || self.stage.get() > Stage::Running {
-                    return Ok(false);
-                }
+            if let Some(batch) = full
+                && (!self.flush(batch).await? || self.stage.get() > Stage::Running)
+            {
+                return Ok(false);
             }
         }
         Ok(true)

@@ -51,7 +51,7 @@ pub struct Args {
     /// Partition of the target: the one that each record came from (by key, where that is not known or not there), by the
     /// hash of the key, or this number
     #[arg(long = "target-partition", id = "partition_of", default_value = "origin", value_name = "origin|key|N",
-          value_parser = partitioning)]
+          value_parser = partitioning, allow_negative_numbers = true)]
     partition_of: Partitioning,
 
     /// Headers to take off besides those that were added when the record failed: a name, or a regular expression if it
