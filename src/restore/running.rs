@@ -205,7 +205,7 @@ impl Restore {
                 ended.push(id);
             }
         }
-        turn::say(self.store(), None).await?;
+        turn::say(self.store(), true).await?;
         Ok(ended)
     }
 

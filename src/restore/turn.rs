@@ -120,32 +120,32 @@ impl Order {
     }
 }
 
-/// Says of a restore with its last lists that it is over, and of any other of which nobody said it.
-pub async fn say(store: &dyn Store, restore_id: Option<&str>) -> Result<()> {
+/// Says of each restore that has its last lists that it is over. `whole`: also of those that the order has passed, which
+/// were closed long before they got their lists.
+pub async fn say(store: &dyn Store, whole: bool) -> Result<()> {
     loop {
-        let mut order = Order::read(store, false).await?;
-        let mut unsaid = order.unsaid.values().next().cloned();
-        if let Some(id) = restore_id.filter(|id| unsaid.is_none() && !order.ended.contains(*id)) {
-            // It was closed long before it got its last lists.
-            order = Order::read(store, true).await?;
-            unsaid = order.unsaid.values().find(|of| *of == id).cloned();
-        }
-        let Some(id) = unsaid else { return Ok(()) };
-        let done = Folder::new(store, &id).done_bytes().await?;
+        let order = Order::read(store, whole).await?;
+        let Some(id) = order.unsaid.values().next() else { return Ok(()) };
+        let done = Folder::new(store, id).done_bytes().await?;
         let done = done.ok_or_else(|| Error::corrupt(format!("the end of restore {id} is gone")))?;
-        order.append(store, &id, Event::Ended, &done).await?;
+        order.append(store, id, Event::Ended, &done).await?;
     }
 }
 
 /// Takes the plan's turn, or finds the restore that is before it and in its way.
 async fn before(store: &dyn Store, plan: &PlanDoc) -> Result<Option<PlanDoc>> {
     let own = loop {
-        say(store, None).await?;
+        say(store, false).await?;
         let order = Order::read(store, false).await?;
         if let Some((number, _)) = order.open.iter().find(|(_, id)| **id == plan.restore_id) {
             break order.open.range(..number).map(|(_, id)| id.clone()).collect::<Vec<_>>();
         }
-        let bytes = Folder::new(store, &plan.restore_id).plan_bytes().await?;
+        let folder = Folder::new(store, &plan.restore_id);
+        // It has had its turn: a process that slept through it would begin it once more.
+        if folder.is_over().await? {
+            return Ok(None);
+        }
+        let bytes = folder.plan_bytes().await?;
         let bytes = bytes.ok_or_else(|| Error::corrupt(format!("the plan of restore {} is gone", plan.restore_id)))?;
         // If the number is taken, by another or by a try whose reply was lost: look again.
         if order.append(store, &plan.restore_id, Event::Begun, &bytes).await? {
@@ -171,8 +171,9 @@ pub async fn finish(
     now: &str,
     closed: Option<String>,
 ) -> Result<DoneDoc> {
+    let whole = closed.is_some();
     let done = folder.finish(plan, sent, now, closed).await?;
-    say(store, Some(&plan.restore_id)).await?;
+    say(store, whole).await?;
     Ok(done)
 }
 

@@ -59,6 +59,8 @@ struct Inner {
     hashes: BTreeMap<String, String>,
     /// Of each document of the order.
     order: Vec<String>,
+    /// Restores that the order says have had their turn.
+    begun: BTreeSet<String>,
     /// Restores that the order says are over.
     ended: BTreeSet<String>,
     /// Record -> where readers of committed records see it, and by which restore.
@@ -242,17 +244,19 @@ impl RestoreOracle {
         if of.map(String::as_str) != doc["sha256"].as_str() {
             return Err(format!("it does not vouch for what restore {restore} wrote"));
         }
-        if doc["event"] == "ended" && !inner.ended.insert(restore.clone()) {
-            return Err(format!("restore {restore} ends a second time"));
+        let ended = doc["event"] == "ended";
+        let first = if ended { inner.ended.insert(restore.clone()) } else { inner.begun.insert(restore.clone()) };
+        if !first || ended && !inner.begun.contains(&restore) {
+            return Err(format!("restore {restore} begins or ends a second time, or ends before it begins"));
         }
         inner.order.push(sha256_hex(body));
         Ok(())
     }
 
-    /// Restores with an end that the order does not tell of.
+    /// Restores that had their turn, with an end that the order does not tell of.
     pub fn unsaid(&self) -> Vec<String> {
         let inner = self.inner.lock().unwrap();
-        inner.done.keys().filter(|id| !inner.ended.contains(*id)).cloned().collect()
+        inner.done.keys().filter(|id| inner.begun.contains(*id) && !inner.ended.contains(*id)).cloned().collect()
     }
 
     fn done(&self, restore: &str, done: &DoneDoc) -> Checked {
