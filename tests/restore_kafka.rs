@@ -436,6 +436,69 @@ async fn killed_half_way_plainly_nothing_is_missing() {
     assert_eq!(world.lists().len(), n, "each is listed once");
 }
 
+/// Kills of the long test.
+const KILLS: usize = 100;
+
+/// Kills it at any moment of a run: before it has begun, while a batch is on its way, at its end.
+async fn killed_a_hundred_times(delivery: &str) {
+    let Some(brokers) = brokers() else { return };
+    let seed = std::env::var("KILLS_SEED").ok().and_then(|s| s.parse().ok());
+    let seed = seed.unwrap_or_else(|| now_ms().cast_unsigned());
+    println!("KILLS_SEED={seed}");
+    let mut state = seed;
+    let mut random = |below: u64| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) % below
+    };
+    let (origin, n, batch) = (fresh("kills"), 24_000, 20);
+    let world = World::new(&brokers, numbered(&origin, n).await);
+    world.topic(&origin, 2).await;
+    let size = batch.to_string();
+    let args = ["--all", "--yes", "--batch", &size, "--delivery", delivery, "-o", "json"];
+    let (mut idle, mut midway) = (0, 0);
+    for kill in 0..KILLS {
+        let before = world.pieces();
+        let mut child = world.start(&args);
+        if random(4) > 0 {
+            let there = world.wait_for_pieces(&mut child, 1 + random(6) as usize);
+            assert!(there, "all was sent before kill {kill}: more records are needed");
+        }
+        std::thread::sleep(Duration::from_millis(random(40)));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        if world.pieces() > before { midway += 1 } else { idle += 1 }
+    }
+    let run = world.restore(&args);
+    let done = run.json();
+    assert_eq!(done["restored"].as_u64(), Some(n as u64), "{run:?}");
+    let values = world.values(&origin);
+    assert!(expected(n).all(|v| values.contains_key(&v)), "nothing is missing");
+    let repeated: usize = values.values().map(|times| times - 1).sum();
+    println!(
+        "{delivery}: {KILLS} kills, {midway} of them after a batch, {idle} before; {repeated} of {n} records came twice"
+    );
+    match delivery {
+        "transactional" => assert_exactly_once(&world, &origin, n),
+        _ => {
+            assert!(repeated <= KILLS * batch, "at most a batch for each kill: {repeated}");
+            assert!(run.err.contains("what it sent since its last list arrives twice"), "it is told: {run:?}");
+        }
+    }
+    assert_eq!(world.lists().len(), n, "each is listed once");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "takes some minutes"]
+async fn killed_a_hundred_times_in_transactions_each_record_is_there_once() {
+    killed_a_hundred_times("transactional").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "takes some minutes"]
+async fn killed_a_hundred_times_plainly_nothing_is_missing_and_repeats_are_bounded() {
+    killed_a_hundred_times("plain").await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_signal_ends_it_after_the_open_batch() {
     let Some(brokers) = brokers() else { return };

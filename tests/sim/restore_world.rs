@@ -19,6 +19,7 @@ use dlq_archiver::record::RawBatch;
 use dlq_archiver::restore::audit::{DoneDoc, Process};
 use dlq_archiver::restore::batch::Limits;
 use dlq_archiver::restore::delivery::Asked;
+use dlq_archiver::restore::drafts;
 use dlq_archiver::restore::plan::{self, Delivery, RuleOptions};
 use dlq_archiver::restore::rate::Rate;
 use dlq_archiver::restore::values::Values;
@@ -48,6 +49,8 @@ struct Command {
     to: Option<String>,
     resume: Option<String>,
     take_over: bool,
+    /// A dry run, and what it has shown.
+    by_plan: bool,
 }
 
 /// How a process ended.
@@ -178,7 +181,7 @@ fn topics(rng: &Rng) -> BTreeMap<String, Topic> {
 
 fn commands(rng: &Rng, oracle: &RestoreOracle) -> Vec<Command> {
     let to = |chance| rng.chance(chance).then(|| "retry".to_owned());
-    let command = |filter, to| Command { filter, to, resume: None, take_over: false };
+    let command = |filter, to| Command { filter, to, resume: None, take_over: false, by_plan: false };
     let mut commands = vec![command(FilterDoc::default(), to(300))];
     if rng.chance(400) {
         let filter = match rng.below(3) {
@@ -259,7 +262,7 @@ impl World {
             }
             for id in open {
                 let (filter, resume) = (FilterDoc::default(), Some(id));
-                if let Err(e) = self.last(Command { filter, to: None, resume, take_over: false }) {
+                if let Err(e) = self.last(Command { filter, to: None, resume, take_over: false, by_plan: false }) {
                     self.excused(command, &e);
                 }
             }
@@ -298,9 +301,11 @@ impl World {
             let open = self.oracle.open();
             if !open.is_empty() && self.faults.strikes("(--resume)", 150) {
                 let id = open[rng.below(open.len() as u64) as usize].clone();
-                command = Command { filter: FilterDoc::default(), to: None, resume: Some(id), take_over: false };
+                command = Command { filter: FilterDoc::default(), to: None, resume: Some(id), take_over: false, by_plan: false };
             } else if self.faults.strikes("(--take-over)", 60) {
                 command.take_over = true;
+            } else if self.faults.strikes("(--plan)", 200) {
+                command.by_plan = true;
             }
             let process = self.start(command);
             let steps = rng.range(1, [60, 200, 600][rng.below(3) as usize]) as u32;
@@ -324,8 +329,8 @@ impl World {
         let batch = self.rng.range(1, 9) as usize;
         self.oracle.starts(process, batch);
         self.oracle.event(format!(
-            "process {process} starts: {:?} to {:?}, resume {:?}, take over: {}",
-            command.filter, command.to, command.resume, command.take_over
+            "process {process} starts: {:?} to {:?}, resume {:?}, take over: {}, by plan: {}",
+            command.filter, command.to, command.resume, command.take_over, command.by_plan
         ));
         let (stage, receiver) = stage::channel();
         let stop = self.faults.strikes("shutdown", 100).then(|| Duration::from_millis(self.rng.range(1, 20_000)));
@@ -368,7 +373,7 @@ impl World {
         let rules = RuleOptions { to: command.to, ..RuleOptions::default() };
         let archive_id = &catalog.archive().archive_id;
         let digest = plan::digest(archive_id, &command.filter, None, None, &rules, self.delivery.as_str())?;
-        let options = Options {
+        let mut options = Options {
             filter: Filter::new(command.filter)?,
             rules,
             delivery: self.delivery,
@@ -390,7 +395,24 @@ impl World {
         };
         let (target, patience) = (Arc::new(self.brokers.client(process)), Duration::from_secs(60));
         let counters = Arc::new(Counters::default());
-        let restore = Restore::new(catalog, target, DIALECTS.clone(), options, counters, patience).await?;
+        let restore = async |options: &Options| {
+            let (catalog, target, counters) = (catalog.clone(), target.clone(), counters.clone());
+            Restore::new(catalog, target, DIALECTS.clone(), options.clone(), counters, patience).await
+        };
+        if command.by_plan {
+            let dry = restore(&options).await?;
+            if let Prepared::New(draft) = dry.prepare().await?
+                && draft.counts.to_restore > 0
+            {
+                let id = dry.keep(&draft).await?;
+                host::sleep(Duration::from_secs(self.rng.below(60))).await;
+                let (draft, _) = drafts::read(&self.store, archive_id, &id).await?;
+                options.digest = plan::draft_digest(archive_id, &id, self.delivery.as_str())?;
+                options.filter = Filter::exactly(plan::positions(&draft.content.cuts));
+                options.draft = Some(draft);
+            }
+        }
+        let restore = restore(&options).await?;
         if command.take_over {
             restore.take_over().await?;
         }
