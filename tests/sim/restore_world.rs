@@ -301,7 +301,13 @@ impl World {
             let open = self.oracle.open();
             if !open.is_empty() && self.faults.strikes("(--resume)", 150) {
                 let id = open[rng.below(open.len() as u64) as usize].clone();
-                command = Command { filter: FilterDoc::default(), to: None, resume: Some(id), take_over: false, by_plan: false };
+                command = Command {
+                    filter: FilterDoc::default(),
+                    to: None,
+                    resume: Some(id),
+                    take_over: false,
+                    by_plan: false,
+                };
             } else if self.faults.strikes("(--take-over)", 60) {
                 command.take_over = true;
             } else if self.faults.strikes("(--plan)", 200) {
