@@ -371,6 +371,47 @@ async fn an_acl_that_is_missing_is_told_with_what_it_is_for() {
     }
 }
 
+#[tokio::test]
+async fn a_target_that_may_not_be_written_to_is_found_before_anything_is_sent() {
+    let Some(kafka) = &*KAFKA else { return };
+    let (from, to) = (kafka.topic("written-from", 5, 10).await, kafka.topic("read-only", 0, 0).await);
+    let folder = tempfile::tempdir().unwrap();
+    let login = kafka.sasl("SCRAM-SHA-512", &kafka.user, &kafka.password);
+    archive_once(folder.path(), &from, &login).ok();
+    let archive = format!("file://{}", folder.path().display());
+    let restore = |more: &[&str]| -> Run {
+        let args = strings(&["restore", "--archive", &archive, "--all", "--to", &to]);
+        support::program().args(args).args(login.clone()).args(more).output().unwrap().into()
+    };
+    assert_eq!(restore(&["-n", "-o", "json"]).json()["to_restore"], 5, "nothing forbids it");
+    let user = format!("User:{}", kafka.user);
+    kafka_tool(
+        kafka,
+        "AclCommand",
+        &["--add", "--allow-principal", &user, "--operation", "Describe", "--operation", "Read", "--topic", &to],
+    );
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let dry = restore(&["-n", "-o", "json"]).json_of_failed();
+        if dry["skipped"][0]["reason"] == "not_writable" {
+            assert_eq!(dry["skipped"][0]["records"], 5, "{dry}");
+            break;
+        }
+        assert!(Instant::now() < until, "{dry}");
+    }
+    let refused = restore(&[]);
+    assert!(refused.code == 1 && refused.out.contains("--operation Write"), "{refused:?}");
+    kafka_tool(
+        kafka,
+        "AclCommand",
+        &["--add", "--allow-principal", &user, "--operation", "Write", "--topic", &to],
+    );
+    let until = Instant::now() + PATIENCE;
+    while restore(&["--no-restore-headers", "--delivery", "plain"]).code != 0 {
+        assert!(Instant::now() < until, "it may be written to");
+    }
+}
+
 /// An archiver that follows a topic.
 struct Archiver {
     child: Child,
