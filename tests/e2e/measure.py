@@ -6,7 +6,6 @@ Wants what e2e.py wants. Not run by `make test`: it takes minutes and gigabytes.
 """
 
 import argparse
-import collections
 import json
 import os
 import random
@@ -25,13 +24,25 @@ MIB = 1 << 20
 
 def measured(command):
     """Runs a command to its end; its output, seconds and peak resident memory in MiB."""
-    begin = time.monotonic()
+    begin, peak = time.monotonic(), 0
     process = subprocess.Popen(command, stdout=subprocess.PIPE)
+
+    # What wait4 tells is never less than this process has.
+    def watch():
+        nonlocal peak
+        while process.returncode is None:
+            try:
+                with open(f"/proc/{process.pid}/status") as status:
+                    peak = max([peak, *(int(line.split()[1]) for line in status if line.startswith("VmHWM"))])
+            except OSError:
+                pass
+            time.sleep(0.02)
+
+    threading.Thread(target=watch, daemon=True).start()
     out = process.stdout.read()
-    _, status, usage = os.wait4(process.pid, 0)
-    if status != 0:
-        e2e.fail(f"{' '.join(command)} ended with {os.waitstatus_to_exitcode(status)}")
-    return out, time.monotonic() - begin, usage.ru_maxrss / 1024
+    if process.wait() != 0:
+        e2e.fail(f"{' '.join(command)} ended with {process.returncode}")
+    return out, time.monotonic() - begin, peak / 1024
 
 
 def memory(args):
@@ -66,48 +77,20 @@ def memory(args):
     )
 
 
-class Counter(proxy.Proxy):
-    """Counts HTTP requests by method. Good enough for requests whose bodies are binary or JSON."""
-
-    def __init__(self, host, port):
-        super().__init__(host, port)
-        self.lock, self.counts = threading.Lock(), collections.Counter()
-
-    def _copy(self, source, sink):
-        from_client = source.getsockname()[1] == self.port
-        try:
-            while data := source.recv(65536):
-                if from_client:
-                    method = data.split(b" ", 1)[0].decode("latin-1")
-                    if method in ("GET", "PUT", "HEAD", "POST", "DELETE"):
-                        method = "LIST" if method == "GET" and b"list-type=2" in data.split(b"\r\n", 1)[0] else method
-                        with self.lock:
-                            self.counts[method] += 1
-                sink.sendall(data)
-        except OSError:
-            pass
-        finally:
-            for s in (source, sink):
-                try:
-                    s.shutdown(2)
-                except OSError:
-                    pass
-
-    def taken(self):
-        with self.lock:
-            taken, self.counts = dict(self.counts), collections.Counter()
-            return taken
+def counter(archive):
+    """A counting proxy in front of the store, and the flags that lead through it."""
+    host, port = os.environ["AWS_ENDPOINT_URL"].split("://")[1].split(":")
+    counter = proxy.Counter(host, int(port), archive)
+    return counter, ["--endpoint-url", f"http://127.0.0.1:{counter.port}"]
 
 
 def old_ledger(args):
     """One partition with many cuts on S3: how a start, a list, a summary and a restore's plan do, and their requests."""
     topic, archive = f"test-{e2e.RUN}-old-dlq", e2e.archive_url("old")
     e2e.run(e2e.PRODUCE, e2e.BROKERS, topic, "1", str(args.cuts))
-    host, port = os.environ["AWS_ENDPOINT_URL"].split("://")[1].split(":")
-    counter = Counter(host, int(port))
-    through = ["--endpoint-url", f"http://127.0.0.1:{counter.port}"]
+    counted, through = counter(archive)
     _, took, _ = measured(e2e.archive_command(topic, archive, "--cut-records", "1", *through))
-    counts = counter.taken()
+    counts, _ = counted.taken()
     print(f"{args.cuts} cuts of one record written in {took:.0f} s, requests: {counts}, {sum(counts.values()) / args.cuts:.2f} a cut")
     for name, command in [
         ("archive --once", e2e.archive_command(topic, archive, *through)),
@@ -117,7 +100,7 @@ def old_ledger(args):
         ("verify --quick", [e2e.BIN, "verify", "--quick", "--archive", archive, "-o", "json", *through]),
     ]:
         _, took, peak = measured(command)
-        print(f"{name}: {took:.1f} s, peak {peak:.0f} MiB, requests {counter.taken()}", flush=True)
+        print(f"{name}: {took:.1f} s, peak {peak:.0f} MiB, requests {counted.taken()[0]}", flush=True)
 
 
 def main():
