@@ -6,6 +6,7 @@ Wants what e2e.py wants. Not run by `make test`: it takes minutes and gigabytes.
 """
 
 import argparse
+import collections
 import json
 import os
 import random
@@ -22,12 +23,15 @@ import proxy
 MIB = 1 << 20
 
 
+Measured = collections.namedtuple("Measured", "out seconds cpu_seconds peak_mib")
+
+
 def measured(command):
-    """Runs a command to its end; its output, seconds and peak resident memory in MiB."""
+    """Runs a command to its end."""
     begin, peak = time.monotonic(), 0
     process = subprocess.Popen(command, stdout=subprocess.PIPE)
 
-    # What wait4 tells is never less than this process has.
+    # The memory that wait4 tells is never less than this process has.
     def watch():
         nonlocal peak
         while process.returncode is None:
@@ -40,9 +44,11 @@ def measured(command):
 
     threading.Thread(target=watch, daemon=True).start()
     out = process.stdout.read()
-    if process.wait() != 0:
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode != 0:
         e2e.fail(f"{' '.join(command)} ended with {process.returncode}")
-    return out, time.monotonic() - begin, peak / 1024
+    return Measured(out, time.monotonic() - begin, usage.ru_utime + usage.ru_stime, peak / 1024)
 
 
 def memory(args):
@@ -66,14 +72,14 @@ def memory(args):
         e2e.fail("not all was produced")
     small = f"test-{e2e.RUN}-small-dlq"
     e2e.run(e2e.PRODUCE, e2e.BROKERS, small, "1", "10")
-    _, _, fixed = measured(e2e.archive_command(small, e2e.archive_url("memory-small"), "--memory", args.memory))
-    out, took, peak = measured(e2e.archive_command(topic, archive, "--memory", args.memory, "-o", "json"))
-    out = json.loads(out)
+    small = measured(e2e.archive_command(small, e2e.archive_url("memory-small"), "--memory", args.memory))
+    large = measured(e2e.archive_command(topic, archive, "--memory", args.memory, "-o", "json"))
+    out = json.loads(large.out)
     if out["records"] != args.partitions * each:
         e2e.fail(f"{out['records']} of {args.partitions * each} records")
     print(
-        f"{args.partitions} partitions, {args.partitions * each} records of 1 MiB, --memory {args.memory}: peak {peak:.0f} MiB "
-        f"(10 small records: {fixed:.0f} MiB), {took:.1f} s, {out['cuts']} cuts, {out['objects']} objects"
+        f"{args.partitions} partitions, {args.partitions * each} records of 1 MiB, --memory {args.memory}: peak {large.peak_mib:.0f} MiB "
+        f"(10 small records: {small.peak_mib:.0f} MiB), {large.seconds:.1f} s, {out['cuts']} cuts, {out['objects']} objects"
     )
 
 
@@ -89,9 +95,9 @@ def old_ledger(args):
     topic, archive = f"test-{e2e.RUN}-old-dlq", e2e.archive_url("old")
     e2e.run(e2e.PRODUCE, e2e.BROKERS, topic, "1", str(args.cuts))
     counted, through = counter(archive)
-    _, took, _ = measured(e2e.archive_command(topic, archive, "--cut-records", "1", *through))
+    wrote = measured(e2e.archive_command(topic, archive, "--cut-records", "1", *through))
     counts, _ = counted.taken()
-    print(f"{args.cuts} cuts of one record written in {took:.0f} s, requests: {counts}, {sum(counts.values()) / args.cuts:.2f} a cut")
+    print(f"{args.cuts} cuts of one record written in {wrote.seconds:.0f} s, requests: {counts}, {sum(counts.values()) / args.cuts:.2f} a cut")
     for name, command in [
         ("archive --once", e2e.archive_command(topic, archive, *through)),
         ("list --newest 20", [e2e.BIN, "list", "--archive", archive, "--newest", "20", "-o", "jsonl", *through]),
@@ -99,8 +105,8 @@ def old_ledger(args):
         ("restore --dry-run of one record", [e2e.BIN, "restore", "--brokers", e2e.BROKERS, "--archive", archive, "--dry-run", "--record-id", f"{topic}/0/{args.cuts // 2}", "--to", topic, "--allow-dead-letter-target", "-o", "json", *through]),
         ("verify --quick", [e2e.BIN, "verify", "--quick", "--archive", archive, "-o", "json", *through]),
     ]:
-        _, took, peak = measured(command)
-        print(f"{name}: {took:.1f} s, peak {peak:.0f} MiB, requests {counted.taken()[0]}", flush=True)
+        done = measured(command)
+        print(f"{name}: {done.seconds:.1f} s, peak {done.peak_mib:.0f} MiB, requests {counted.taken()[0]}", flush=True)
 
 
 def main():

@@ -110,12 +110,12 @@ def fill(args):
     create(topic, {"compression.type": "zstd"})
     e2e.run(e2e.PRODUCE, e2e.BROKERS, topic, str(PARTITIONS), str(args.records), "--spring", "--append")
     e2e.say(f"{args.records} records produced in {time.monotonic() - begin:.0f} s")
-    out, took, peak = measure.measured(e2e.archive_command(topic, archive, "-o", "json"))
-    out = json.loads(out)
+    done = measure.measured(e2e.archive_command(topic, archive, "-o", "json"))
+    out = json.loads(done.out)
     if out["records"] != args.records:
         e2e.fail(f"{out['records']} of {args.records} records archived")
     ADMIN.delete_topics([topic])[topic].result()
-    e2e.say(f"{archive}: {out['cuts']} cuts, {out['objects']} objects in {took:.0f} s, peak {peak:.0f} MiB")
+    e2e.say(f"{archive}: {out['cuts']} cuts, {out['objects']} objects in {done.seconds:.0f} s ({done.cpu_seconds:.0f} of a core), peak {done.peak_mib:.0f} MiB")
     return archive
 
 
@@ -123,8 +123,12 @@ def mib(count):
     return f"{count / measure.MIB:.2f} MiB"
 
 
-def sum_of(kinds, *folders):
-    return sum(count for kind, count in kinds.items() if kind.split(" ")[1] in folders)
+def timed(done):
+    return {"seconds": done.seconds, "cpu_seconds": done.cpu_seconds, "peak_mib": done.peak_mib}
+
+
+def told(done):
+    return f"{done.seconds:6.2f} s ({done.cpu_seconds:.2f} of a core), peak {done.peak_mib:.0f} MiB"
 
 
 def reading(archive, result):
@@ -139,9 +143,10 @@ def reading(archive, result):
             commands["summary"] = command("summary", archive, *selection)
             commands["discard --dry-run"] = command("discard", archive, "--dry-run", *selection)
         for what, line in commands.items():
-            out, took, peak = measure.measured(line)
-            if what == "restore":
-                out = json.loads(out)
+            done = measure.measured(line)
+            if what == "restore --dry-run":
+                result["records"][name] = json.loads(done.out)["selected"]
+            if what == "restore":  # once more, of the same
                 s3.delete(f"{archive}/restores/")
                 target.delete()
                 target = Target()
@@ -149,12 +154,11 @@ def reading(archive, result):
             counted.taken()
             measure.measured([*line, *through])
             requests, size = counted.taken()
-            result["reading"].append({"selection": name, "command": what, "seconds": took, "peak_mib": peak, "requests": requests, "bytes": size})
-            result["records"][name] = json.loads(out)["selected"] if what == "restore --dry-run" else result["records"][name]
-            data = requests.get("GET data", 0)
+            result["reading"].append({"selection": name, "command": what, "requests": requests, "bytes": size} | timed(done))
+            read = sum(count for kind, count in size.items() if kind.endswith(" data"))
             print(
-                f"{name:22} {what:18} {took:6.2f} s, peak {peak:4.0f} MiB; data: {data} of {result['archive']['data'][0]} objects' GETs, "
-                f"{mib(sum_of(size, 'data'))} ({100 * sum_of(size, 'data') / result['archive']['data'][1]:.2f} %); requests {requests}",
+                f"{name:22} {what:18} {told(done)}; of data/ {requests.get('GET data', 0)} GETs, {mib(read)} "
+                f"({100 * read / result['archive']['data'][1]:.2f} %); requests {requests}",
                 flush=True,
             )
     s3.delete(f"{archive}/restores/")
@@ -165,19 +169,16 @@ def once(args, archive, source, delivery, result):
     """One restore and one bare producer."""
     selected = result["records"]["class and day"]
     target, begin = Target(), time.monotonic()
-    _, took, peak = measure.measured(restore(archive, target.name, "--delivery", delivery, *SELECTIONS["class and day"]))
+    done = measure.measured(restore(archive, target.name, "--delivery", delivery, *SELECTIONS["class and day"]))
     e2e.wait_until("the first record", 10, lambda: target.first, pause=0.01)
     bare, transactions = Target(), ["--transactions", str(BATCH)] if delivery == "transactional" else []
     alone = float(e2e.run(BARE, e2e.BROKERS, source, bare.name, str(selected), *transactions))
-    run = {
-        "delivery": delivery, "seconds": took, "first_seconds": target.first - begin, "peak_mib": peak,
-        "rate": target.rate(selected), "bare_rate": alone,
-    }  # fmt: skip
     bare.rate(selected)  # all are there
+    run = {"delivery": delivery, "first_seconds": target.first - begin, "rate": target.rate(selected), "bare_rate": alone} | timed(done)
     result["runs"].append(run)
     print(
-        f"{delivery:13} {took:6.2f} s, first record after {run['first_seconds']:5.2f} s, {run['rate']:7.0f} records/s; "
-        f"bare {alone:7.0f}: {run['rate'] / run['bare_rate']:.3f}; peak {peak:.0f} MiB",
+        f"{delivery:13} {told(done)}, first record after {run['first_seconds']:5.2f} s, {run['rate']:7.0f} records/s; "
+        f"bare {alone:7.0f}: {run['rate'] / alone:.3f}",
         flush=True,
     )
     for topic in (target, bare):
@@ -204,7 +205,7 @@ def main():
             once(args, archive, source.name, delivery, result)
     for delivery in ("plain", "transactional"):
         runs = [run for run in result["runs"] if run["delivery"] == delivery]
-        median = {key: statistics.median(run[key] for run in runs) for key in ("first_seconds", "rate", "bare_rate", "peak_mib")}
+        median = {key: statistics.median(run[key] for run in runs) for key in ("first_seconds", "seconds", "cpu_seconds", "rate", "bare_rate", "peak_mib")}
         result[delivery] = median | {"ratio": statistics.median(run["rate"] / run["bare_rate"] for run in runs)}
         print(f"{delivery}: median {json.dumps({key: round(value, 3) for key, value in result[delivery].items()})}")
     source.delete()
