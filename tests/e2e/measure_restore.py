@@ -78,16 +78,18 @@ class Target:
 
     def rate(self, records):
         """Records a second; there must be so many."""
-        reader, times, ended = consumer(self.name), [], 0
-        while ended < PARTITIONS:
+        reader, times, ended = consumer(self.name), [], set()
+        while len(ended) < PARTITIONS:
             for message in reader.consume(10_000, 1.0):
-                if message.error():
-                    ended += 1
-                else:
+                if not message.error():
                     times.append(message.timestamp()[1])
+                elif message.error().code() == confluent_kafka.KafkaError._PARTITION_EOF:
+                    ended.add(message.partition())
+                else:
+                    e2e.say(f"{self.name}: {message.error()}")
         reader.close()
         if len(times) != records:
-            e2e.fail(f"{self.name} has {len(times)} of {records} records")
+            e2e.fail(f"{self.name} has {len(times)} of {records} records (offsets: {e2e.log_size(self.name)})")
         return 1000 * len(times) / max(1, max(times) - min(times))
 
     def delete(self):
@@ -154,6 +156,7 @@ def reading(archive, result):
             counted.taken()
             measure.measured([*line, *through])
             requests, size = counted.taken()
+            s3.delete(f"{archive}/restores/")
             result["reading"].append({"selection": name, "command": what, "requests": requests, "bytes": size} | timed(done))
             read = sum(count for kind, count in size.items() if kind.endswith(" data"))
             print(
@@ -161,7 +164,6 @@ def reading(archive, result):
                 f"({100 * read / result['archive']['data'][1]:.2f} %); requests {requests}",
                 flush=True,
             )
-    s3.delete(f"{archive}/restores/")
     return target
 
 
