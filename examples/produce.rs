@@ -1,9 +1,11 @@
 //! Fills a topic with dead letters like VAST DataEngine's, for end-to-end tests and benchmarks. Deterministic: the
 //! same arguments give the same records.
 //!
-//! usage: produce BROKERS TOPIC PARTITIONS COUNT [--transactions] [--append] [--slowly]
+//! usage: produce BROKERS TOPIC PARTITIONS COUNT [--transactions] [--append] [--slowly] [--spring]
 //!
 //! The topic is created, unless `--append` says that it is there. `--slowly`: at most 5,000 records a second.
+//! `--spring`: the same events as a Spring consumer of them dead-letters them, with error classes ([`CLASSES`]) and over
+//! the 10 days from 2026-10-01 (UTC) on.
 //!
 //! Records have about 0.9 KB of value, 16 headers, 20 function deployments and 3 days of timestamps. With
 //! `--transactions`, batches of 1,000 records are committed and aborted in turns (of every three, the second is
@@ -17,6 +19,20 @@ const FIRST_TIMESTAMP_MS: i64 = 1_791_300_000_000;
 const SPAN_MS: i64 = 3 * 24 * 3_600_000;
 const BATCH: u64 = 1000;
 
+/// Of `--spring`: 2026-10-01, and ten days.
+const SPRING_FIRST_MS: i64 = 1_790_812_800_000;
+const SPRING_SPAN_MS: i64 = 10 * 24 * 3_600_000;
+
+/// Error classes with how many of 1,000 records have them, in each pipeline and on each day. The rest has one that only
+/// its pipeline has.
+const CLASSES: [(&str, u64); 5] = [
+    ("java.lang.IllegalArgumentException", 400),
+    ("com.fasterxml.jackson.core.JsonParseException", 300),
+    ("java.net.SocketTimeoutException", 100),
+    ("java.util.concurrent.RejectedExecutionException", 9),
+    ("java.lang.OutOfMemoryError", 1),
+];
+
 /// SplitMix64: the records' chance, from their number alone.
 fn mix(seed: u64) -> u64 {
     let mut z = seed.wrapping_add(0x9E37_79B9_7F4A_7C15);
@@ -27,10 +43,11 @@ fn mix(seed: u64) -> u64 {
 
 struct Letter {
     value: String,
-    headers: Vec<(&'static str, String)>,
+    headers: Vec<(&'static str, Vec<u8>)>,
     timestamp_ms: i64,
 }
 
+/// The `n`-th event.
 fn letter(n: u64, count: u64) -> Letter {
     use base64::Engine as _;
     let r = mix(n);
@@ -60,7 +77,7 @@ fn letter(n: u64, count: u64) -> Letter {
         n = n,
         filler = filler,
     );
-    let headers = vec![
+    let headers: Vec<(&str, String)> = vec![
         ("ce_specversion", "1.0".into()),
         ("ce_id", format!("8798{:010}", n)),
         ("ce_source", "vastdata.com:checked-uploads.f1c78fd2-63e7-408c-9e7b-0bd4a3fd3341".into()),
@@ -83,17 +100,55 @@ fn letter(n: u64, count: u64) -> Letter {
         ),
         ("ce_elementhandle", format!("{}", mix(r + 4) >> 1)),
     ];
+    let headers = headers.into_iter().map(|(name, value)| (name, value.into_bytes())).collect();
     Letter { value, headers, timestamp_ms: FIRST_TIMESTAMP_MS + (n as i64 * SPAN_MS) / count.max(1) as i64 }
 }
 
-fn send(producer: &Producer, topic: &str, partitions: i32, n: u64, count: u64) -> dlq_archiver::Result<()> {
-    let letter = letter(n, count);
-    let headers =
-        letter.headers.iter().map(|(name, value)| Header { name: name.as_bytes(), value: Some(value.as_bytes()) });
+/// The `n`-th event as a Spring consumer of it dead-letters it.
+fn spring_letter(n: u64, count: u64, partition: i32) -> Letter {
+    let mut letter = letter(n, count);
+    let r = mix(n);
+    let function = r % 20;
+    let mut chance = mix(r ^ 0x5EED) % 1000;
+    let class = CLASSES.iter().find(|(_, share)| {
+        let has = chance < *share;
+        chance = chance.wrapping_sub(*share);
+        has
+    });
+    let class =
+        class.map_or_else(|| format!("com.example.function{function:02}.QuotaException"), |(class, _)| (*class).into());
+    letter.timestamp_ms = SPRING_FIRST_MS + (n as i64 * SPRING_SPAN_MS) / count.max(1) as i64;
+    letter.headers.retain(|(name, _)| {
+        !name.starts_with("ce_knative") && !matches!(*name, "ce_elementparenthandle" | "ce_elementhandle")
+    });
+    letter.headers.extend([
+        ("kafka_dlt-original-topic", b"vast-broker-docs".to_vec()),
+        ("kafka_dlt-original-partition", partition.to_be_bytes().to_vec()),
+        ("kafka_dlt-original-offset", n.to_be_bytes().to_vec()),
+        ("kafka_dlt-original-timestamp", (letter.timestamp_ms - 700).to_be_bytes().to_vec()),
+        ("kafka_dlt-original-consumer-group", format!("function-{function:02}").into_bytes()),
+        ("kafka_dlt-exception-message", format!("{class}: element {n} after {} ms", r % 30_000).into_bytes()),
+        ("kafka_dlt-exception-fqcn", class.into_bytes()),
+    ]);
+    letter
+}
+
+/// What is produced, and where.
+struct To<'a> {
+    topic: &'a str,
+    partitions: i32,
+    count: u64,
+    spring: bool,
+}
+
+fn send(producer: &Producer, to: &To<'_>, n: u64) -> dlq_archiver::Result<()> {
+    let partition = (mix(n ^ 0xABCD) % to.partitions as u64) as i32;
+    let letter = if to.spring { spring_letter(n, to.count, partition) } else { letter(n, to.count) };
+    let headers = letter.headers.iter().map(|(name, value)| Header { name: name.as_bytes(), value: Some(value) });
     producer.send(
         NewRecord {
-            topic,
-            partition: Some((mix(n ^ 0xABCD) % partitions as u64) as i32),
+            topic: to.topic,
+            partition: Some(partition),
             key: None,
             value: Some(letter.value.as_bytes()),
             headers,
@@ -108,11 +163,12 @@ fn send(producer: &Producer, topic: &str, partitions: i32, n: u64, count: u64) -
 async fn main() -> dlq_archiver::Result<()> {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let [brokers, topic, partitions, count, rest @ ..] = &args[..] else {
-        eprintln!("usage: produce BROKERS TOPIC PARTITIONS COUNT [--transactions] [--append] [--slowly]");
+        eprintln!("usage: produce BROKERS TOPIC PARTITIONS COUNT [--transactions] [--append] [--slowly] [--spring]");
         std::process::exit(2);
     };
     let transactions = rest.iter().any(|a| a == "--transactions");
     let (partitions, count): (i32, u64) = (partitions.parse().unwrap_or(8), count.parse().unwrap_or(1000));
+    let to = To { topic, partitions, count, spring: rest.iter().any(|a| a == "--spring") };
     let connection = Connection::new(brokers);
     if !rest.iter().any(|a| a == "--append") {
         let config = [("retention.ms", "-1"), ("max.message.bytes", "10485760")];
@@ -128,7 +184,7 @@ async fn main() -> dlq_archiver::Result<()> {
             producer.begin_transaction()?;
             let end = (n + BATCH).min(count);
             for i in n..end {
-                send(&producer, topic, partitions, i, count)?;
+                send(&producer, &to, i)?;
             }
             producer.flush(timeout)?;
             if turn % 3 == 1 {
@@ -141,12 +197,12 @@ async fn main() -> dlq_archiver::Result<()> {
         }
         // What is aborted last leaves markers behind the last record.
         producer.begin_transaction()?;
-        send(&producer, topic, partitions, count, count)?;
+        send(&producer, &to, count)?;
         producer.flush(timeout)?;
         producer.abort_transaction(timeout)?;
     } else {
         for n in 0..count {
-            send(&producer, topic, partitions, n, count)?;
+            send(&producer, &to, n)?;
             if n % BATCH == 0 {
                 fail_on_first(&producer)?;
                 if rest.iter().any(|a| a == "--slowly") {

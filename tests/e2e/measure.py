@@ -23,15 +23,32 @@ import proxy
 MIB = 1 << 20
 
 
+Measured = collections.namedtuple("Measured", "out seconds cpu_seconds peak_mib")
+
+
 def measured(command):
-    """Runs a command to its end; its output, seconds and peak resident memory in MiB."""
-    begin = time.monotonic()
+    """Runs a command to its end."""
+    begin, peak = time.monotonic(), 0
     process = subprocess.Popen(command, stdout=subprocess.PIPE)
+
+    # The memory that wait4 tells is never less than this process has.
+    def watch():
+        nonlocal peak
+        while process.returncode is None:
+            try:
+                with open(f"/proc/{process.pid}/status") as status:
+                    peak = max([peak, *(int(line.split()[1]) for line in status if line.startswith("VmHWM"))])
+            except OSError:
+                pass
+            time.sleep(0.02)
+
+    threading.Thread(target=watch, daemon=True).start()
     out = process.stdout.read()
     _, status, usage = os.wait4(process.pid, 0)
-    if status != 0:
-        e2e.fail(f"{' '.join(command)} ended with {os.waitstatus_to_exitcode(status)}")
-    return out, time.monotonic() - begin, usage.ru_maxrss / 1024
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode != 0:
+        e2e.fail(f"{' '.join(command)} ended with {process.returncode}")
+    return Measured(out, time.monotonic() - begin, usage.ru_utime + usage.ru_stime, peak / 1024)
 
 
 def memory(args):
@@ -55,60 +72,32 @@ def memory(args):
         e2e.fail("not all was produced")
     small = f"test-{e2e.RUN}-small-dlq"
     e2e.run(e2e.PRODUCE, e2e.BROKERS, small, "1", "10")
-    _, _, fixed = measured(e2e.archive_command(small, e2e.archive_url("memory-small"), "--memory", args.memory))
-    out, took, peak = measured(e2e.archive_command(topic, archive, "--memory", args.memory, "-o", "json"))
-    out = json.loads(out)
+    small = measured(e2e.archive_command(small, e2e.archive_url("memory-small"), "--memory", args.memory))
+    large = measured(e2e.archive_command(topic, archive, "--memory", args.memory, "-o", "json"))
+    out = json.loads(large.out)
     if out["records"] != args.partitions * each:
         e2e.fail(f"{out['records']} of {args.partitions * each} records")
     print(
-        f"{args.partitions} partitions, {args.partitions * each} records of 1 MiB, --memory {args.memory}: peak {peak:.0f} MiB "
-        f"(10 small records: {fixed:.0f} MiB), {took:.1f} s, {out['cuts']} cuts, {out['objects']} objects"
+        f"{args.partitions} partitions, {args.partitions * each} records of 1 MiB, --memory {args.memory}: peak {large.peak_mib:.0f} MiB "
+        f"(10 small records: {small.peak_mib:.0f} MiB), {large.seconds:.1f} s, {out['cuts']} cuts, {out['objects']} objects"
     )
 
 
-class Counter(proxy.Proxy):
-    """Counts HTTP requests by method. Good enough for requests whose bodies are binary or JSON."""
-
-    def __init__(self, host, port):
-        super().__init__(host, port)
-        self.lock, self.counts = threading.Lock(), collections.Counter()
-
-    def _copy(self, source, sink):
-        from_client = source.getsockname()[1] == self.port
-        try:
-            while data := source.recv(65536):
-                if from_client:
-                    method = data.split(b" ", 1)[0].decode("latin-1")
-                    if method in ("GET", "PUT", "HEAD", "POST", "DELETE"):
-                        method = "LIST" if method == "GET" and b"list-type=2" in data.split(b"\r\n", 1)[0] else method
-                        with self.lock:
-                            self.counts[method] += 1
-                sink.sendall(data)
-        except OSError:
-            pass
-        finally:
-            for s in (source, sink):
-                try:
-                    s.shutdown(2)
-                except OSError:
-                    pass
-
-    def taken(self):
-        with self.lock:
-            taken, self.counts = dict(self.counts), collections.Counter()
-            return taken
+def counter(archive):
+    """A counting proxy in front of the store, and the flags that lead through it."""
+    host, port = os.environ["AWS_ENDPOINT_URL"].split("://")[1].split(":")
+    counter = proxy.Counter(host, int(port), archive)
+    return counter, ["--endpoint-url", f"http://127.0.0.1:{counter.port}"]
 
 
 def old_ledger(args):
     """One partition with many cuts on S3: how a start, a list, a summary and a restore's plan do, and their requests."""
     topic, archive = f"test-{e2e.RUN}-old-dlq", e2e.archive_url("old")
     e2e.run(e2e.PRODUCE, e2e.BROKERS, topic, "1", str(args.cuts))
-    host, port = os.environ["AWS_ENDPOINT_URL"].split("://")[1].split(":")
-    counter = Counter(host, int(port))
-    through = ["--endpoint-url", f"http://127.0.0.1:{counter.port}"]
-    _, took, _ = measured(e2e.archive_command(topic, archive, "--cut-records", "1", *through))
-    counts = counter.taken()
-    print(f"{args.cuts} cuts of one record written in {took:.0f} s, requests: {counts}, {sum(counts.values()) / args.cuts:.2f} a cut")
+    counted, through = counter(archive)
+    wrote = measured(e2e.archive_command(topic, archive, "--cut-records", "1", *through))
+    counts, _ = counted.taken()
+    print(f"{args.cuts} cuts of one record written in {wrote.seconds:.0f} s, requests: {counts}, {sum(counts.values()) / args.cuts:.2f} a cut")
     for name, command in [
         ("archive --once", e2e.archive_command(topic, archive, *through)),
         ("list --newest 20", [e2e.BIN, "list", "--archive", archive, "--newest", "20", "-o", "jsonl", *through]),
@@ -116,8 +105,8 @@ def old_ledger(args):
         ("restore --dry-run of one record", [e2e.BIN, "restore", "--brokers", e2e.BROKERS, "--archive", archive, "--dry-run", "--record-id", f"{topic}/0/{args.cuts // 2}", "--to", topic, "--allow-dead-letter-target", "-o", "json", *through]),
         ("verify --quick", [e2e.BIN, "verify", "--quick", "--archive", archive, "-o", "json", *through]),
     ]:
-        _, took, peak = measured(command)
-        print(f"{name}: {took:.1f} s, peak {peak:.0f} MiB, requests {counter.taken()}", flush=True)
+        done = measured(command)
+        print(f"{name}: {done.seconds:.1f} s, peak {done.peak_mib:.0f} MiB, requests {counted.taken()[0]}", flush=True)
 
 
 def main():
