@@ -306,6 +306,12 @@ wait_for() { # NAME
     fi
     sleep 0.2
   done
+  # Another's may have taken the port meanwhile: then it is that one that answers.
+  sleep 0.2
+  if ! service_pid "$1" >/dev/null; then
+    log_tail "$LOGS/$1.log"
+    die "$1 ended while starting, and something else answers at its port"
+  fi
 }
 
 # The bucket lives in the filer as a folder, and asking for it there needs no signature.

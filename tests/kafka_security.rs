@@ -401,11 +401,7 @@ async fn a_target_that_may_not_be_written_to_is_found_before_anything_is_sent() 
     }
     let refused = restore(&[]);
     assert!(refused.code == 1 && refused.out.contains("--operation Write"), "{refused:?}");
-    kafka_tool(
-        kafka,
-        "AclCommand",
-        &["--add", "--allow-principal", &user, "--operation", "Write", "--topic", &to],
-    );
+    kafka_tool(kafka, "AclCommand", &["--add", "--allow-principal", &user, "--operation", "Write", "--topic", &to]);
     let until = Instant::now() + PATIENCE;
     while restore(&["--no-restore-headers", "--delivery", "plain"]).code != 0 {
         assert!(Instant::now() < until, "it may be written to");

@@ -54,7 +54,7 @@ impl World {
         for topic in [orders.clone(), format!("{orders}-dlq")] {
             Admin::create_topic(&connection, &topic, 1, &[]).await.unwrap();
             let (admin, until) = (Admin::new(&connection).unwrap(), Instant::now() + PATIENCE);
-            while !admin.topics(&[topic.clone()], PATIENCE).is_ok_and(|t| t[0].partitions.len() == 1) {
+            while !admin.topics(std::slice::from_ref(&topic), PATIENCE).is_ok_and(|t| t[0].partitions.len() == 1) {
                 assert!(Instant::now() < until, "{topic} does not appear");
                 std::thread::sleep(Duration::from_millis(50));
             }

@@ -189,6 +189,11 @@ impl Cut {
         &self.selected.objects[self.rows[i].object as usize]
     }
 
+    /// About how many bytes it takes.
+    pub fn memory(&self) -> usize {
+        self.raw.memory() + self.texts.capacity() + self.rows.capacity() * size_of::<Row>()
+    }
+
     pub fn iter(&self) -> impl ExactSizeIterator<Item = ArchivedRecord<'_>> {
         (0..self.len()).map(|i| self.get(i))
     }

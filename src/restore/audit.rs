@@ -24,6 +24,7 @@ use crate::ledger::{LEDGER_VERSION, from_bytes, sha256_hex, to_bytes};
 use crate::record::RecordId;
 use crate::store::{Created, ObjectMeta, Store};
 use bytes::Bytes;
+use futures::{FutureExt, StreamExt, TryStreamExt, stream};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -31,6 +32,8 @@ pub const PREFIX: &str = "restores/";
 const PLAN: &str = "plan.json";
 const VALUES: &str = "values.jsonl";
 const DONE: &str = "done.json";
+/// Lists that are fetched at a time.
+const FETCHES: usize = 16;
 /// Rows of one final list.
 const LIST_ROWS: usize = 250_000;
 
@@ -289,9 +292,7 @@ impl<'s> Folder<'s> {
     }
 
     async fn rows(&self, key: &str, row: impl FnMut(Restored)) -> Result<()> {
-        let bytes = self.store.get(key).await?;
-        let bytes = bytes.ok_or_else(|| Error::corrupt(format!("{key} was listed and is not there")))?;
-        restored::read(bytes, row).map_err(|e| e.context(key))
+        decoded(key, self.store.get(key).await?, row)
     }
 
     /// Writes the final lists from the pieces that count, then `done.json`. `closed`: it ends before its plan does.
@@ -302,15 +303,20 @@ impl<'s> Folder<'s> {
         }
         let (mut lists, mut rows) = (Vec::new(), Vec::new());
         let mut restored_by_target: BTreeMap<String, u64> = BTreeMap::new();
-        for piece in &pieces {
-            self.rows(&self.key(&format!("sent/{}", piece.name())), |row| {
+        let fetch = |piece: &Piece| {
+            let key = self.key(&format!("sent/{}", piece.name()));
+            async move { Ok::<_, Error>((self.store.get(&key).await?, key)) }.boxed()
+        };
+        let fetched: Vec<_> = pieces.iter().map(fetch).collect();
+        let mut fetched = stream::iter(fetched).buffered(FETCHES);
+        while let Some((bytes, key)) = fetched.try_next().await? {
+            decoded(&key, bytes, |row| {
                 match restored_by_target.get_mut(&row.target_topic) {
                     Some(count) => *count += 1,
                     None => drop(restored_by_target.insert(row.target_topic.clone(), 1)),
                 }
                 rows.push(row);
-            })
-            .await?;
+            })?;
             while rows.len() >= LIST_ROWS {
                 let rest = rows.split_off(LIST_ROWS);
                 lists.push(self.put_list(lists.len(), &rows).await?);
@@ -407,6 +413,12 @@ impl<'s> Folder<'s> {
         }
         Ok(ListDoc { key, rows: rows.len() as u64, sha256: sha256_hex(&bytes) })
     }
+}
+
+/// The rows of a list that was fetched.
+fn decoded(key: &str, bytes: Option<Bytes>, row: impl FnMut(Restored)) -> Result<()> {
+    let bytes = bytes.ok_or_else(|| Error::corrupt(format!("{key} was listed and is not there")))?;
+    restored::read(bytes, row).map_err(|e| e.context(key))
 }
 
 /// Whether it can be a restore's id: what a user types is not to lead elsewhere.

@@ -1,31 +1,29 @@
-//! One run of a plan: reads what is left of it, and sends it batch by batch.
+//! One run of a plan: sends it batch by batch, as [`super::building`] makes them.
 //!
 //! Owns the order of a batch: records, lists, progress. Invariant: no batch becomes visible (transactional) or progress
 //! (plain) before its lists are durable.
 
 use super::attempts::Attempts;
 use super::audit::{Folder, Sent};
-use super::batch::{Batch, Batcher};
+use super::batch::Batch;
+use super::building::{Building, Kept};
 use super::delivery::{Answer, Sink};
 use super::headers::HeaderRules;
-use super::past::Past;
 use super::pieces::Piece;
-use super::plan::{Delivery, PlanDoc, positions};
+use super::plan::{Delivery, PlanDoc};
 use super::rate::Pace;
 use super::returns::Returns;
 use super::rules::Rules;
 use super::target::Watching;
 use super::why::{Skip, Why};
-use super::{Restore, audit, pinned};
-use crate::catalog::{Cut, Reading};
+use super::{Restore, audit};
 use crate::error::{Error, Result};
-use crate::filter::Filter;
 use crate::format::restored::Restored;
 use crate::host::{self, now_us};
 use crate::kafka::Refusal;
-use crate::refetch::index::Index;
-use crate::refetch::originals::Originals;
 use crate::stage::{Stage, StageReceiver};
+use futures::StreamExt;
+use futures::channel::mpsc;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -49,6 +47,7 @@ pub struct Going<'a> {
     pub pace: Pace,
     /// Where failures that come back are looked for.
     pub returns: Option<(Arc<Returns>, Watching)>,
+    pub kept: Kept,
 }
 
 impl Going<'_> {
@@ -74,66 +73,23 @@ impl Going<'_> {
             unwritable: &BTreeSet::new(),
             archived: &restore.archived,
         };
-        // Cuts that are done are not read again.
-        let (mut number, mut left) = (0, Vec::new());
-        for cut in &plan.cuts {
-            if number + cut.selected > self.done {
-                left.push((number, cut));
+        let (from, kept) = (self.done, std::mem::take(&mut self.kept));
+        let building = Building { restore, plan, rules, past: &past, from, kept };
+        let (to, mut batches) = mpsc::channel(0);
+        let send = async {
+            while let Some(batch) = batches.next().await {
+                if !self.flush(batch).await? || self.stage.get() > Stage::Running {
+                    batches.close();
+                    return Ok(false);
+                }
             }
-            number += cut.selected;
+            Ok(true)
+        };
+        let (built, sent) = futures::future::join(building.run(to), send).await;
+        match sent? {
+            true => built.map(|()| true),
+            false => Ok(false),
         }
-        let planned = || left.iter().map(|(_, cut)| *cut);
-        let filter = Filter::exactly(positions(planned()));
-        let selected = pinned(restore.catalog.select(&filter).await?, planned())?;
-        let mut cuts = restore.catalog.cuts(selected, &filter, Reading::RESTORE);
-        let mut batcher = Batcher::new(restore.options.rate.within(restore.options.limits), self.done);
-        let mut index = Index::new(restore.catalog.store().clone());
-        for (first, planned) in left {
-            let cut = cuts.next().await?.ok_or_else(|| Error::internal("fewer cuts were read than asked for"))?;
-            if cut.len() as u64 != planned.selected {
-                return Err(Error::corrupt(format!(
-                    "of the records that the plan has in {}, {} of {} are there: run `dlq-archiver verify`",
-                    planned.manifest,
-                    cut.len(),
-                    planned.selected
-                )));
-            }
-            let originals = restore.originals(&cut, &mut index, Some(planned)).await?;
-            let skip = self.done.saturating_sub(first);
-            if !self.send_cut(&rules, &past, (&cut, originals), skip, &mut batcher).await? {
-                return Ok(false);
-            }
-        }
-        match batcher.finish() {
-            Some(batch) => self.flush(batch).await,
-            None => Ok(true),
-        }
-    }
-
-    async fn send_cut(
-        &mut self,
-        rules: &Rules<'_>,
-        past: &Past,
-        (cut, mut originals): (&Cut, Originals),
-        skip: u64,
-        batcher: &mut Batcher,
-    ) -> Result<bool> {
-        let m = cut.manifest();
-        let past = past.of(&m.topic, m.generation, m.partition);
-        let skip = usize::try_from(skip).unwrap_or(usize::MAX);
-        for i in skip.min(cut.len())..cut.len() {
-            originals.load(cut.offset(i)).await?;
-            let full = {
-                let (record, original) = (cut.get(i), originals.at(cut.offset(i)));
-                batcher.push(&record.id, record.decoded.failure_key, rules.judge(&record, original.as_ref(), past))
-            };
-            if let Some(batch) = full
-                && (!self.flush(batch).await? || self.stage.get() > Stage::Running)
-            {
-                return Ok(false);
-            }
-        }
-        Ok(true)
     }
 
     /// Sends one batch: records, then the lists, then (in the same transaction as the records) the progress. False: it was

@@ -13,6 +13,7 @@ mod ahead;
 pub mod attempts;
 pub mod audit;
 pub mod batch;
+mod building;
 pub mod counts;
 pub mod delivery;
 pub mod drafts;
@@ -35,7 +36,7 @@ pub mod values;
 pub mod why;
 pub mod window;
 
-pub use planning::{Draft, Prepared};
+pub use planning::{Draft, Fresh, Prepared};
 pub use reach::Reach;
 pub use running::End;
 
@@ -193,6 +194,7 @@ impl Restore {
     }
 }
 
+/// Topic, partition, generation, first offset.
 type CutPlace = (String, i32, u32, i64);
 
 fn place(selected: &Selected) -> CutPlace {
@@ -228,14 +230,13 @@ pub(crate) fn plan_cut(cut: &Cut, objects: &[DataObject], originals: &[Sidecar])
 fn pinned<'p>(found: Vec<Selected>, cuts: impl Iterator<Item = &'p PlanCut>) -> Result<Vec<Selected>> {
     let mut found: HashMap<CutPlace, Selected> = found.into_iter().map(|s| (place(&s), s)).collect();
     cuts.map(|cut| {
-        let place = (cut.topic.clone(), cut.partition, cut.generation, cut.from);
         let changed = || {
             Error::corrupt(format!(
                 "{} is not what it was when the plan was made: run `dlq-archiver verify`",
                 cut.manifest
             ))
         };
-        let mut selected = found.remove(&place).ok_or_else(changed)?;
+        let mut selected = found.remove(&cut.place()).ok_or_else(changed)?;
         let named: HashMap<&str, &str> = cut.objects.iter().map(|o| (&o.key[..], &o.sha256[..])).collect();
         selected.objects.retain(|o| named.get(&o.key[..]).is_some_and(|sha256| *sha256 == o.sha256));
         if selected.objects.len() == named.len() { Ok(selected) } else { Err(changed()) }

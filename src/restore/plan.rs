@@ -108,6 +108,13 @@ pub struct PlanCut {
     pub refetched: Vec<PlanObject>,
 }
 
+impl PlanCut {
+    /// Topic, partition, generation, first offset.
+    pub fn place(&self) -> (String, i32, u32, i64) {
+        (self.topic.clone(), self.partition, self.generation, self.from)
+    }
+}
+
 /// `restores/<id>/plan.json`: fixed before the first record is sent.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PlanDoc {

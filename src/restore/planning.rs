@@ -5,6 +5,7 @@
 
 use super::attempts::Attempts;
 use super::audit::{self, Folder, Sent};
+use super::building::Kept;
 use super::counts::Counts;
 use super::delivery::Sink;
 use super::drafts;
@@ -45,6 +46,13 @@ pub struct Draft {
     filter: Filter,
     cuts: Vec<PlanCut>,
     limits: TopicLimits,
+    kept: Kept,
+}
+
+/// What the process that has just written a plan need not do again.
+pub struct Fresh {
+    pub(super) sink: Sink,
+    pub(super) kept: Kept,
 }
 
 impl Draft {
@@ -106,7 +114,7 @@ impl Restore {
         let (past, open) = audit::past(&self.catalog, None, None, Some(&mut attempts)).await?;
         let mut counts = Counts::new(self.options.filter.record_ids());
         counts.unused_values = self.options.values.ids().cloned().collect();
-        let (mut planned, mut limits) = (Vec::new(), TopicLimits::new(now_us() / 1000));
+        let (mut planned, mut limits, mut kept) = (Vec::new(), TopicLimits::new(now_us() / 1000), Kept::default());
         let mut index = Index::new(self.catalog.store().clone());
         let mut selected = self.catalog.select(&self.options.filter).await?;
         let drafted = self.options.draft.as_ref().map(|draft| &draft.content);
@@ -114,8 +122,7 @@ impl Restore {
             selected = pinned(selected, drafted.cuts.iter())?;
         }
         let drafted_cuts = drafted.iter().flat_map(|drafted| &drafted.cuts);
-        let drafted_cuts: HashMap<CutPlace, &PlanCut> =
-            drafted_cuts.map(|c| ((c.topic.clone(), c.partition, c.generation, c.from), c)).collect();
+        let drafted_cuts: HashMap<CutPlace, &PlanCut> = drafted_cuts.map(|c| (c.place(), c)).collect();
         let (filter, selected, unjudged) = self.catalog.sampled(self.options.filter.clone(), selected).await?;
         let mut objects: HashMap<_, _> = selected.iter().map(|s| (place(s), s.objects.clone())).collect();
         let mut cuts = self.catalog.cuts(selected, &filter, Reading::RESTORE).limit(filter.doc().limit);
@@ -167,6 +174,7 @@ impl Restore {
             self.counters.scanned.fetch_add(cut.len() as u64, Relaxed);
             let objects = objects.remove(&place).unwrap_or_default();
             planned.push(plan_cut(&cut, &objects, originals.sidecars()));
+            kept.take(place, cut);
         }
         counts.unjudged = unjudged.or_else(|| cuts.unjudged().cloned());
         let mut overlapping = Vec::new();
@@ -184,7 +192,7 @@ impl Restore {
         }
         counts.untold = self.untold(&counts.targets, &limits);
         let id = format!("{prefix}{}", number + 1);
-        Ok(Prepared::New(Box::new(Draft { counts, overlapping, id, filter, cuts: planned, limits })))
+        Ok(Prepared::New(Box::new(Draft { counts, overlapping, id, filter, cuts: planned, limits, kept })))
     }
 
     /// Why nothing is selected.
@@ -225,7 +233,7 @@ impl Restore {
     }
 
     /// Writes the plan. Nothing is sent yet.
-    pub async fn begin(&self, draft: Draft) -> Result<(PlanDoc, Sink)> {
+    pub async fn begin(&self, draft: Draft) -> Result<(PlanDoc, Fresh)> {
         let random = self.options.process.id.get(..8).unwrap_or_default();
         let group = format!("dlq-archiver-restore-{}-{random}", draft.id);
         let (sink, delivery_reason) =
@@ -269,7 +277,7 @@ impl Restore {
             "plan written; {}",
             plan.delivery_reason
         );
-        Ok((plan, sink))
+        Ok((plan, Fresh { sink, kept: draft.kept }))
     }
 }
 

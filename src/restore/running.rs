@@ -10,7 +10,7 @@ use super::going::Going;
 use super::limits::DESCRIBE;
 use super::pieces::{counted, redone};
 use super::plan::{Delivery, PlanDoc};
-use super::planning::Prepared;
+use super::planning::{Fresh, Prepared};
 use super::rate::Pace;
 use super::returns::Returns;
 use super::target::Watching;
@@ -40,7 +40,7 @@ impl Restore {
     ///
     /// # Errors
     /// What stopped it, with how far it is. The same command goes on from there.
-    pub async fn run(&self, plan: &PlanDoc, sink: Option<Sink>, stage: StageReceiver) -> Result<End> {
+    pub async fn run(&self, plan: &PlanDoc, fresh: Option<Fresh>, stage: StageReceiver) -> Result<End> {
         let folder = Folder::new(self.store(), &plan.restore_id);
         // Other tables could strip other headers, or send an envelope as the record in it.
         if plan.dialects_digest != self.dialects_digest {
@@ -52,15 +52,16 @@ impl Restore {
             )));
         }
         let limits = self.limits(plan.targets.keys().cloned().collect()).await;
-        if sink.is_none() {
+        if fresh.is_none() {
             turn::take(self.store(), plan, &self.options.process).await?;
         }
+        let (sink, kept) = fresh.map(|fresh| (fresh.sink, fresh.kept)).unzip();
         let (ahead, start) = self.take_run(&folder, plan, sink, limits.values().min().copied()).await?;
         let Ahead { run, sink, sent, .. } = ahead;
         let returns = self.watch(plan, plan.selected.saturating_sub(start)).await;
-        let pace = Pace::new(self.options.rate);
+        let (pace, kept) = (Pace::new(self.options.rate), kept.unwrap_or_default());
         let mut going =
-            Going { restore: self, plan, limits, folder, sink, sent, run, done: start, stage, pace, returns };
+            Going { restore: self, plan, limits, folder, sink, sent, run, done: start, stage, pace, returns, kept };
         self.counters.done.store(start, Relaxed);
         if start < plan.selected {
             let whole = match going.send_all().await {

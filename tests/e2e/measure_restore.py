@@ -27,7 +27,7 @@ import s3
 
 BARE = os.environ["BARE_BIN"]
 PARTITIONS = 8
-BATCH = 500  # of restore, by default
+BATCH = 5000  # of restore, by default
 DAY = ["--since", "2026-10-05", "--until", "2026-10-06"]
 # `produce --spring`: a tenth of all pipelines' records; and of one pipeline all that are of no common class.
 SELECTIONS = {

@@ -130,7 +130,7 @@ pub struct Args {
     delivery: DeliveryArg,
 
     /// Records that are sent together
-    #[arg(long, default_value_t = 500, env = "DLQ_ARCHIVER_BATCH", value_name = "RECORDS",
+    #[arg(long, default_value_t = 5000, env = "DLQ_ARCHIVER_BATCH", value_name = "RECORDS",
           value_parser = clap::value_parser!(u32).range(1..=100_000))]
     batch: u32,
 
