@@ -35,9 +35,19 @@ impl MockBroker {
 
     /// From now on it is a broker that knows neither transactions nor idempotence.
     pub fn without_transactions(&self) -> Result<()> {
-        self.cluster
-            .apiversion(RDKafkaApiKey::InitProducerId, None, None)
+        use RDKafkaApiKey::{AddOffsetsToTxn, AddPartitionsToTxn, EndTxn, InitProducerId, TxnOffsetCommit};
+        [InitProducerId, AddPartitionsToTxn, AddOffsetsToTxn, EndTxn, TxnOffsetCommit]
+            .into_iter()
+            .try_for_each(|api| self.cluster.apiversion(api, None, None))
             .map_err(|e| error("cannot switch transactions off", &e, None))
+    }
+
+    /// From now on it says that it has transactions, and refuses to begin one. For tests.
+    pub fn refuses_transactions(&self) {
+        self.cluster.request_errors(
+            RDKafkaApiKey::InitProducerId,
+            &[RDKafkaRespErr::RD_KAFKA_RESP_ERR_UNSUPPORTED_VERSION; 1000],
+        );
     }
 
     /// From now on it answers everything but fetches. For tests.

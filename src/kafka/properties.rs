@@ -67,6 +67,11 @@ const UNLISTED: &[&str] = &[
 const ALIASES: &[(&str, &str)] = &[
     ("metadata.broker.list", "bootstrap.servers"),
     ("sasl.mechanisms", "sasl.mechanism"),
+    // Those that the producer sets: of two names of one property, it would be chance which is taken.
+    ("compression.codec", "compression.type"),
+    ("request.required.acks", "acks"),
+    ("max.in.flight", "max.in.flight.requests.per.connection"),
+    ("queue.buffering.max.ms", "linger.ms"),
     ("fetch.max.wait.ms", "fetch.wait.max.ms"),
     ("receive.buffer.bytes", "socket.receive.buffer.bytes"),
     ("send.buffer.bytes", "socket.send.buffer.bytes"),
@@ -244,6 +249,7 @@ mod tests {
     fn names_of_the_java_client_are_taken_where_they_mean_the_same() {
         assert_eq!(one("sasl.mechanisms", "PLAIN").0, "sasl.mechanism");
         assert_eq!(one("fetch.max.wait.ms", "100").0, "fetch.wait.max.ms");
+        assert_eq!(one("compression.codec", "zstd").0, "compression.type");
         assert_eq!(one("ssl.endpoint.identification.algorithm", "").1, "none");
         assert_eq!(one("client.rack", "a").0, "client.rack");
         for ours in ALIASES.iter().map(|(_, ours)| ours).chain(UNLISTED) {

@@ -26,6 +26,9 @@ pub enum Transactions {
 /// How much longer than its own timeout a call of librdkafka may take. `rd_kafka_send_offsets_to_transaction` waits for
 /// a coordinator that is gone without looking at its timeout, for ever if it does not come back.
 const OVERTIME: Duration = Duration::from_secs(5);
+/// One step of beginning, in milliseconds. librdkafka asks again twice a second, and tells what was answered when a step
+/// is over.
+const STEP_MS: i32 = 2000;
 
 impl Producer {
     /// Fences older producers of this transactional id and ends their open transaction: when this returns `Ready`, what
@@ -33,7 +36,8 @@ impl Producer {
     pub fn init_transactions(&self, timeout: Duration) -> Result<Transactions> {
         let doing = "the brokers do not start a transaction";
         // SAFETY: the client is live; the call takes no other pointer.
-        let begun = self.call(timeout, move |client, ms| unsafe { sys::rd_kafka_init_transactions(client, ms) });
+        let begun =
+            self.call(timeout, move |client, ms| unsafe { sys::rd_kafka_init_transactions(client, ms.min(STEP_MS)) });
         match begun {
             Ok(()) => Ok(Transactions::Ready),
             Err((Code::UnsupportedFeature | Code::UnsupportedVersion, why)) => Ok(Transactions::Unsupported(why)),
@@ -146,7 +150,8 @@ fn call_until(
             sys::rd_kafka_error_destroy(failed);
             (code, text, retriable)
         };
-        if !retriable || Instant::now() >= deadline {
+        // What a broker does not have it does not have later; librdkafka would ask on.
+        if !retriable || code == Code::UnsupportedVersion || Instant::now() >= deadline {
             return Err((code, text));
         }
         serve(producer);
