@@ -1,6 +1,8 @@
 //! `dlq-archiver restore`.
 
+mod file_format;
 mod print;
+mod to_file;
 
 use super::args::{ArchiveArgs, KafkaArgs, StoreCreateArg, bytes, duration};
 use super::asking::{Asking, user_and_host};
@@ -30,7 +32,9 @@ use std::time::Duration;
     that was asked for is restored; what is skipped is told, with what to do. A dry run has the exit code that the \
     restore would have, as far as it can be known before records are sent.\n\nExamples:\n  \
     dlq-archiver restore --archive s3://compliance/dlq --error-class '^.*TimeoutException$' --since 2h --dry-run\n  \
-    dlq-archiver restore --archive file:///var/dlq --record-id orders-dlq/0/42 --to orders-retry")]
+    dlq-archiver restore --archive file:///var/dlq --record-id orders-dlq/0/42 --to orders-retry\n  \
+    dlq-archiver restore --archive file:///var/dlq --all --to-file - --file-format '%k\\t%s\\n' | kcat -P -b kafka:9092 \
+    -t orders-retry -K '\\t'")]
 pub struct Args {
     /// Every record of the archive, if no filter is given
     #[arg(long)]
@@ -105,6 +109,8 @@ pub struct Args {
           help_heading = "Filter (a text matches exactly, or as a regular expression if it begins with ^)")]
     limit: Option<u64>,
 
+    #[command(flatten)]
+    to_file: to_file::Args,
     #[command(flatten)]
     pick: PickArgs,
     #[command(flatten)]
@@ -192,6 +198,9 @@ impl Args {
 
 pub async fn run(args: Args, config: &Config) -> Result<u8> {
     args.check()?;
+    if let Some(path) = &args.to_file.path {
+        return to_file::run(&args, path, config).await;
+    }
     let dialects = Arc::new(config.dialects()?);
     let target = Arc::new(Kafka::new(args.kafka.connection(config)?));
     let store = args.store.read().await?;
@@ -277,7 +286,7 @@ async fn go(
                 0 => Some(restore.nothing().await?),
                 _ => None,
             };
-            print::draft(&draft, nothing.as_ref(), args.output.output)?;
+            print::draft(&draft.counts, &draft.overlapping, nothing.as_ref(), args.output.output)?;
             // What the restore would be refused for.
             let refused = draft.counts.to_restore > 0 && !draft.overlapping.is_empty() && !args.take_over;
             return Ok(u8::from(draft.counts.has_failures() || refused));

@@ -4,7 +4,7 @@
 //! [`batch`] puts it with its neighbours, [`delivery`] sends them, [`audit`] writes down what went where, and
 //! [`pieces`] tells after a crash which of that counts. [`past`] is what earlier restores did, [`turn`] keeps others
 //! that overlap apart, [`ahead`] two processes of one, [`limits`] asks what targets take and keep, [`nothing`] says why
-//! none matches. [`planning`] finds or makes the plan, [`running`] carries it out, [`going`] is one run's sending;
+//! none matches. [`export`] hands what would be sent to a file instead. [`planning`] finds or makes the plan, [`running`] carries it out, [`going`] is one run's sending;
 //! [`target`] is all that Kafka is asked. Order is kept within each archived partition.
 //!
 //! Owns a restore's parts. Invariant: nothing is sent before the plan is durable and has its turn.
@@ -14,6 +14,7 @@ pub mod audit;
 pub mod batch;
 pub mod counts;
 pub mod delivery;
+pub mod export;
 mod going;
 mod limits;
 pub mod nothing;
@@ -129,16 +130,12 @@ impl Restore {
             counters,
             untold: AtomicBool::new(false),
         };
-        if let Some(to) = &restore.options.rules.to
-            && restore
-                .rules(&restore.options.rules, &restore.targets, &BTreeMap::new(), &BTreeMap::new())
-                .is_dead_letter(to)
-        {
-            return Err(Error::config(format!(
-                "--to {to} is a dead-letter topic: its records would be archived as new failures. With \
-                 --allow-dead-letter-target it is taken all the same"
-            )));
-        }
+        check_target(&restore.rules(
+            &restore.options.rules,
+            &restore.targets,
+            &BTreeMap::new(),
+            &BTreeMap::new(),
+        ))?;
         Ok(restore)
     }
 
@@ -173,6 +170,17 @@ impl Restore {
         windows: &'a BTreeMap<String, Window>,
     ) -> Rules<'a> {
         Rules { options, dialects: &self.dialects, targets, limits, windows, archived: &self.archived }
+    }
+}
+
+/// Refuses a `--to` whose records would come back as dead letters.
+fn check_target(rules: &Rules<'_>) -> Result<()> {
+    match &rules.options.to {
+        Some(to) if rules.is_dead_letter(to) => Err(Error::config(format!(
+            "--to {to} is a dead-letter topic: its records would be archived as new failures. With \
+             --allow-dead-letter-target it is taken all the same"
+        ))),
+        _ => Ok(()),
     }
 }
 

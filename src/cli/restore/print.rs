@@ -4,7 +4,6 @@ use crate::cli::output::{self, Out, Output};
 use crate::cli::table::{Column, Table};
 use crate::cli::text;
 use crate::error::Result;
-use crate::restore::Draft;
 use crate::restore::audit::DoneDoc;
 use crate::restore::counts::Counts;
 use crate::restore::nothing::Nothing;
@@ -65,10 +64,9 @@ pub fn untold(counts: &Counts) -> Option<String> {
 }
 
 /// What a restore would do.
-pub fn draft(draft: &Draft, nothing: Option<&Nothing>, output: Output) -> Result<()> {
-    let counts = &draft.counts;
+pub fn draft(counts: &Counts, overlapping: &[PlanDoc], nothing: Option<&Nothing>, output: Output) -> Result<()> {
     if output != Output::Table {
-        return draft_json(draft, nothing);
+        return draft_json(counts, overlapping, nothing);
     }
     let mut out = Out::new();
     match nothing {
@@ -112,7 +110,7 @@ pub fn draft(draft: &Draft, nothing: Option<&Nothing>, output: Output) -> Result
         out.line(&text::clean(&line))?;
     }
     skipped(counts, &mut out)?;
-    for other in &draft.overlapping {
+    for other in overlapping {
         out.line(&text::clean(&in_the_way(other)))?;
     }
     out.flush()
@@ -156,8 +154,7 @@ fn such_as<'a>(ids: impl Iterator<Item = &'a str>, of: u64, out: &mut Out) -> Re
     out.line(&format!("  {}{more}", ids.join(" ")))
 }
 
-fn draft_json(draft: &Draft, nothing: Option<&Nothing>) -> Result<()> {
-    let counts = &draft.counts;
+fn draft_json(counts: &Counts, overlapping: &[PlanDoc], nothing: Option<&Nothing>) -> Result<()> {
     let groups = counts.groups.iter().map(|(g, records)| {
         json!({"target": g.target, "pipeline": g.pipeline, "error_class": g.error_class, "records": records})
     });
@@ -173,8 +170,7 @@ fn draft_json(draft: &Draft, nothing: Option<&Nothing>) -> Result<()> {
             "remedy": skip.why.remedy(),
         })
     });
-    let overlapping = draft
-        .overlapping
+    let overlapping = overlapping
         .iter()
         .map(|p| json!({"restore_id": p.restore_id, "created_at": p.created_at, "created_by": p.created_by}));
     let document = json!({
