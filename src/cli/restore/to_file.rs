@@ -22,6 +22,7 @@ use std::io::{self, BufWriter, Stdout, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 use tempfile::NamedTempFile;
 
@@ -34,9 +35,10 @@ pub struct Args {
           conflicts_with_all = ["resume", "take_over", "timestamps"])]
     pub path: Option<PathBuf>,
 
-    /// jsonl: each record one line, with the archive's names, nothing lost. kcat: the JSON of kcat -J, with partition
-    /// and offset -1 where there is none. Or a text as kcat -f has it: %k key, %s value, %h headers, %t topic, %p partition,
-    /// %o offset, %T timestamp, %K and %S lengths of key and value, %R of the value in 4 bytes, %%; \n \r \t \0 \\ \xHH
+    /// jsonl: each record one line, with the archive's names, nothing lost. kcat: the JSON of kcat -J. Or a text as
+    /// kcat -f has it: %k key, %s value, %h headers, %t topic, %p partition, %o offset, %T timestamp, %K and %S lengths of key
+    /// and value, %R of the value in 4 bytes, %%; \n \r \t \0 \\ \xHH. The offset is -1, as there is none yet; so is a
+    /// partition that is not known
     #[arg(long, value_name = "FORMAT", default_value = "jsonl", value_parser = file_format::parse, requires = "to_file")]
     pub file_format: FileFormat,
 }
@@ -58,17 +60,25 @@ pub async fn run(args: &super::Args, path: &Path, config: &Config) -> Result<u8>
     }
     let mut to = path.map_or_else(|| Ok(Destination::stdout()), Destination::file)?;
     let mut writing = Writing { format: &args.to_file.file_format, line: Vec::new(), losses: BTreeMap::new() };
-    let work = export.run(|id, place, made| writing.record(id, place, made, &mut to));
+    let stop = Arc::new(AtomicBool::new(false));
+    let work = export.run(|id, place, made| match path {
+        Some(path) if stop.load(Relaxed) => Err(stopped(path)),
+        _ => writing.record(id, place, made, &mut to),
+    });
     let exported = match path {
-        // A signal ends it by itself, however long a reader of the pipe keeps it waiting.
+        // A signal ends it by itself, however long the reader of a pipe keeps it waiting.
         None => work.await?,
-        Some(path) => tokio::select! {
-            done = shown(&counters, work) => done?,
-            interrupted = signals::interrupted() => {
-                interrupted?;
-                return Err(Error::failed(format!("stopped; {} was not written", path.display())));
+        Some(path) => {
+            let stop = stop.clone();
+            let interrupted = tokio::spawn(async move {
+                let _ = signals::interrupted().await;
+                stop.store(true, Relaxed);
+            });
+            tokio::select! {
+                done = shown(&counters, work) => done?,
+                _ = interrupted => return Err(stopped(path)),
             }
-        },
+        }
     };
     to.finish()?;
     tell(&exported, path, &writing.losses);
@@ -98,17 +108,17 @@ fn check(args: &super::Args, config: &Config) -> Result<()> {
 /// Shows how far it is.
 async fn shown(counters: &Arc<Counters>, work: impl Future<Output = Result<Exported>>) -> Result<Exported> {
     let counters = counters.clone();
-    let progress = async move {
+    let progress = tokio::spawn(async move {
         let mut progress = Progress::start(None);
         loop {
             tokio::time::sleep(Duration::from_millis(250)).await;
-            progress.update(counters.scanned(), || format!("read {} records", counters.scanned()));
+            progress.update(counters.scanned(), || format!("{} records read", counters.scanned()));
         }
-    };
-    tokio::select! {
-        done = work => done,
-        () = progress => Err(Error::internal("progress came to an end")),
-    }
+    });
+    let done = work.await;
+    progress.abort();
+    let _ = progress.await;
+    done
 }
 
 struct Writing<'a> {
@@ -221,6 +231,10 @@ fn exists(path: &Path) -> Error {
          --to-file - > {0})",
         path.display()
     ))
+}
+
+fn stopped(path: &Path) -> Error {
+    Error::failed(format!("stopped; {} was not written", path.display()))
 }
 
 fn failed(path: &Path, e: &io::Error) -> Error {
