@@ -8,9 +8,9 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use dlq_archiver::format::Format;
 use dlq_archiver::kafka::{Admin, Connection, MockBroker, NewRecord, Producer, RangeReader};
-use dlq_archiver::record::{Header, RawBatch, RawRecord, TopicPartition};
+use dlq_archiver::record::{RawBatch, RawRecord, TopicPartition};
 use serde_json::Value;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -403,43 +403,55 @@ async fn the_same_records_are_selected_as_by_a_restore() {
     assert!(export(&archive, &["--to", "a", "--to-file", "-"]).fails(2).contains("nothing selects records"));
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn an_original_that_was_read_again_is_exported_in_the_dead_letters_place() {
-    let archive = of_fixture("share-group-headers-only").await;
-    let broker = MockBroker::start().unwrap();
-    broker.create_topic("orders", 1).unwrap();
+/// Produces to partition 0.
+fn produce(broker: &MockBroker, topic: &str, records: &RawBatch) {
     let producer = Producer::new(&Connection::new(&broker.brokers()), None).unwrap();
-    let headers = [Header { name: b"a", value: Some(b"\xff") }];
-    let records: Vec<(i64, String)> = (0..20).map(|n| (1_700_000_000_000 + n, format!("original {n}"))).collect();
-    for (token, (timestamp_ms, value)) in records.iter().enumerate() {
-        producer
-            .send(
-                NewRecord {
-                    topic: "orders",
-                    partition: Some(0),
-                    key: Some(b"k"),
-                    value: Some(value.as_bytes()),
-                    headers: headers.iter().copied(),
-                    timestamp_ms: Some(*timestamp_ms),
-                    token,
-                },
-                PATIENCE,
-            )
-            .unwrap();
+    for (token, r) in records.iter().enumerate() {
+        let (partition, timestamp_ms, headers) = (Some(0), Some(r.timestamp_ms), r.headers.iter());
+        let record = NewRecord { topic, partition, key: r.key, value: r.value, headers, timestamp_ms, token };
+        producer.send(record, PATIENCE).unwrap();
     }
     producer.flush(PATIENCE).unwrap();
-    let read = archive.run(&["refetch", "--brokers", &broker.brokers(), "-o", "json"]);
-    assert!(read.out.contains("\"refetched\""), "{read:?}");
-    let run = export(&archive, &["--topic", "dlq.billing", "--to-file", "-"]);
-    let exported = lines(&run.out);
-    assert!(!exported.is_empty(), "{run:?}");
-    let values: BTreeSet<_> = records.iter().map(|(ms, value)| (*ms, value.as_str())).collect();
-    for line in &exported {
-        let (ms, value) = (line["kafka_timestamp_ms"].as_i64().unwrap(), line["kafka_value_text"].as_str().unwrap());
-        assert!(values.contains(&(ms, value)), "{line}");
-        assert_eq!((&line["target_topic"], &line["target_partition"]), (&"orders".into(), &0.into()), "{line}");
-        assert_eq!(decoded(line).3, [(b"a".to_vec(), Some(b"\xff".to_vec()))]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_original_that_was_read_again_is_exported_in_the_dead_letters_place() {
+    let broker = MockBroker::start().unwrap();
+    let headers = vec![(&b"a"[..], Some(&b"\xff"[..])), (b"a", None)];
+    let originals = [
+        Rec { offset: 0, timestamp_ms: MS, key: Some(b"k"), value: Some(b"v"), headers },
+        Rec { offset: 1, timestamp_ms: MS + 1, ..Rec::default() },
+    ];
+    let letter = |offset, at: &'static [u8]| Rec {
+        offset,
+        timestamp_ms: MS + 1000,
+        headers: vec![
+            (b"__dlq.errors.topic", Some(b"orders")),
+            (b"__dlq.errors.partition", Some(b"0")),
+            (b"__dlq.errors.offset", Some(at)),
+            (b"__dlq.errors.group", Some(b"g")),
+        ],
+        ..Rec::default()
+    };
+    for (topic, records) in [("orders", &originals[..]), ("orders-dlq", &[letter(0, b"1"), letter(1, b"0")])] {
+        broker.create_topic(topic, 1).unwrap();
+        produce(&broker, topic, &batch(records));
     }
+    let folder = tempfile::tempdir().unwrap();
+    let (url, brokers) = (format!("file://{}", folder.path().display()), broker.brokers());
+    let run = |command: &str, args: &[&str]| support::run(&[&[command, "--archive", &url], args].concat());
+    run("archive", &["--brokers", &brokers, "--topic", "orders-dlq", "--once"]).ok();
+    let before = run("restore", &["--all", "--to-file", "-"]);
+    assert_eq!((before.code, before.out.as_str()), (1, ""), "{before:?}");
+    let done = run("refetch", &["--brokers", &brokers, "-o", "json"]).json();
+    assert_eq!(done["states"]["refetched"], 2, "{done}");
+    let lines = run("restore", &["--all", "--to-file", "-"]).lines();
+    let originals = batch(&originals);
+    let want = [originals.get(1), originals.get(0)].map(|r| facts(&r));
+    assert_eq!(lines.iter().map(decoded).collect::<Vec<_>>(), want);
+    let ids: Vec<_> = lines.iter().map(|line| line["record_id"].as_str().unwrap()).collect();
+    assert_eq!(ids, ["orders-dlq/0/0", "orders-dlq/0/1"]);
+    assert!(lines.iter().all(|line| line["target_topic"] == "orders" && line["target_partition"] == 0), "{lines:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
