@@ -1,7 +1,9 @@
 //! `dlq-archiver restore`.
 
 mod args;
+mod file_format;
 mod print;
+mod to_file;
 mod values;
 
 pub use args::Args;
@@ -24,6 +26,9 @@ use std::time::{Duration, Instant};
 
 pub async fn run(args: Args, config: &Config) -> Result<u8> {
     args.check()?;
+    if let Some(path) = &args.to_file.path {
+        return to_file::run(&args, path, config).await;
+    }
     let dialects = Arc::new(config.dialects()?);
     let target = Arc::new(Kafka::new(args.kafka.connection(config)?));
     let store = args.store.read().await?;
@@ -118,7 +123,7 @@ async fn go(
                 more.reach = restore.reach(&draft.counts).await?;
                 more.kept = Some(restore.keep(&draft).await);
             }
-            print::draft(&draft, &more, args.output.output)?;
+            print::draft(&draft.counts, &draft.overlapping, &more, args.output.output)?;
             // What the restore would be refused for.
             let refused = draft.counts.to_restore > 0 && !draft.overlapping.is_empty() && !args.take_over;
             return Ok(u8::from(draft.counts.has_failures() || refused));

@@ -4,7 +4,7 @@
 //! [`batch`] puts it with its neighbours, [`delivery`] sends them, [`audit`] writes down what went where, and
 //! [`pieces`] tells after a crash which of that counts. [`past`] is what earlier restores did, [`turn`] keeps others
 //! that overlap apart, [`ahead`] two processes of one, [`limits`] asks what targets take and keep, [`nothing`] says why
-//! none matches. [`planning`] finds or makes the plan, [`running`] carries it out, [`going`] is one run's sending;
+//! none matches. [`export`] hands what would be sent to a file instead. [`planning`] finds or makes the plan, [`running`] carries it out, [`going`] is one run's sending;
 //! [`target`] is all that Kafka is asked, [`returns`] what failed again meanwhile. Order is kept within each archived partition.
 //!
 //! Owns a restore's parts. Invariant: nothing is sent before the plan is durable and has its turn.
@@ -17,6 +17,7 @@ mod building;
 pub mod counts;
 pub mod delivery;
 pub mod drafts;
+pub mod export;
 mod going;
 pub mod headers;
 mod limits;
@@ -159,14 +160,7 @@ impl Restore {
             counters,
             untold: AtomicBool::new(false),
         };
-        if let Some(to) = &restore.options.rules.to
-            && rules::is_dead_letter(to, &restore.options.rules, &restore.archived)
-        {
-            return Err(Error::config(format!(
-                "--to {to} is a dead-letter topic: its records would be archived as new failures. With \
-                 --allow-dead-letter-target it is taken all the same"
-            )));
-        }
+        check_target(&restore.options.rules, &restore.archived)?;
         Ok(restore)
     }
 
@@ -191,6 +185,17 @@ impl Restore {
             }
         }
         Ok(Originals::new(self.catalog.store().clone(), known))
+    }
+}
+
+/// Refuses a `--to` whose records would come back as dead letters. `archived`: topics of this archive's ledger.
+fn check_target(rules: &RuleOptions, archived: &BTreeSet<String>) -> Result<()> {
+    match &rules.to {
+        Some(to) if rules::is_dead_letter(to, rules, archived) => Err(Error::config(format!(
+            "--to {to} is a dead-letter topic: its records would be archived as new failures. With \
+             --allow-dead-letter-target it is taken all the same"
+        ))),
+        _ => Ok(()),
     }
 }
 

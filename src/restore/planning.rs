@@ -282,7 +282,11 @@ impl Restore {
 }
 
 /// Each record of a cut, with its original where that was read again.
-async fn each(cut: &Cut, originals: &mut Originals, mut then: impl FnMut(usize, Option<&Original<'_>>)) -> Result<()> {
+pub(super) async fn each(
+    cut: &Cut,
+    originals: &mut Originals,
+    mut then: impl FnMut(usize, Option<&Original<'_>>),
+) -> Result<()> {
     let mut next = 0;
     while next < cut.len() {
         originals.load(cut.offset(next)).await?;

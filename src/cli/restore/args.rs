@@ -1,6 +1,6 @@
 //! Flags of `restore`.
 
-use super::values;
+use super::{to_file, values};
 use crate::archive::{now_us, rfc3339};
 use crate::cli::args::{ArchiveArgs, KafkaArgs, StoreCreateArg, bytes, duration};
 use crate::cli::asking::user_and_host;
@@ -26,7 +26,9 @@ use std::time::Duration;
     that was asked for is restored; what is skipped is told, with what to do. A dry run has the exit code that the \
     restore would have, as far as it can be known before records are sent.\n\nExamples:\n  \
     dlq-archiver restore --archive s3://compliance/dlq --error-class '^.*TimeoutException$' --since 2h --dry-run\n  \
-    dlq-archiver restore --archive file:///var/dlq --record-id orders-dlq/0/42 --to orders-retry")]
+    dlq-archiver restore --archive file:///var/dlq --record-id orders-dlq/0/42 --to orders-retry\n  \
+    dlq-archiver restore --archive file:///var/dlq --all --to-file - --file-format '%k\\t%s\\n' | kcat -P -b kafka:9092 \
+    -t orders-retry -K '\\t'")]
 pub struct Args {
     /// Every record of the archive, if no filter is given
     #[arg(long)]
@@ -167,6 +169,8 @@ pub struct Args {
           help_heading = "Filter (a text matches exactly, or as a regular expression if it begins with ^)")]
     limit: Option<u64>,
 
+    #[command(flatten)]
+    pub(super) to_file: to_file::Args,
     #[command(flatten)]
     pick: PickArgs,
     #[command(flatten)]

@@ -4,7 +4,6 @@ use crate::cli::output::{self, Out, Output};
 use crate::cli::table::{Column, Table};
 use crate::cli::text;
 use crate::error::{Error, Result};
-use crate::restore::Draft;
 use crate::restore::Reach;
 use crate::restore::audit::DoneDoc;
 use crate::restore::counts::Counts;
@@ -86,10 +85,10 @@ pub struct More {
 }
 
 /// What a restore would do.
-pub fn draft(draft: &Draft, more: &More, output: Output) -> Result<()> {
-    let (counts, nothing) = (&draft.counts, more.nothing.as_ref());
+pub fn draft(counts: &Counts, overlapping: &[PlanDoc], more: &More, output: Output) -> Result<()> {
+    let nothing = more.nothing.as_ref();
     if output != Output::Table {
-        return draft_json(draft, more);
+        return draft_json(counts, overlapping, more);
     }
     let mut out = Out::new();
     match nothing {
@@ -139,7 +138,7 @@ pub fn draft(draft: &Draft, more: &More, output: Output) -> Result<()> {
         out.line(&text::clean(&line))?;
     }
     skipped(counts, &mut out)?;
-    for other in &draft.overlapping {
+    for other in overlapping {
         out.line(&text::clean(&in_the_way(other)))?;
     }
     for (source, functions) in &more.reach {
@@ -197,13 +196,12 @@ fn such_as<'a>(ids: impl Iterator<Item = &'a str>, of: u64, out: &mut Out) -> Re
     out.line(&format!("  {}{more}", ids.join(" ")))
 }
 
-fn draft_json(draft: &Draft, more: &More) -> Result<()> {
+fn draft_json(counts: &Counts, overlapping: &[PlanDoc], more: &More) -> Result<()> {
     let nothing = more.nothing.as_ref();
     if let Some(Err(e)) = &more.kept {
         tracing::warn!("the plan is not kept for --plan: {e}");
     }
     let kept = more.kept.as_ref().and_then(|kept| kept.as_ref().ok());
-    let counts = &draft.counts;
     let groups = counts.groups.iter().map(|(g, records)| {
         json!({"target": g.target, "pipeline": g.pipeline, "error_class": g.error_class, "records": records})
     });
@@ -219,8 +217,7 @@ fn draft_json(draft: &Draft, more: &More) -> Result<()> {
             "remedy": skip.why.remedy(),
         })
     });
-    let overlapping = draft
-        .overlapping
+    let overlapping = overlapping
         .iter()
         .map(|p| json!({"restore_id": p.restore_id, "created_at": p.created_at, "created_by": p.created_by}));
     let document = json!({
