@@ -4,8 +4,9 @@
 //! [`batch`] puts it with its neighbours, [`delivery`] sends them, [`audit`] writes down what went where, and
 //! [`pieces`] tells after a crash which of that counts. [`past`] is what earlier restores did, [`turn`] keeps others
 //! that overlap apart, [`ahead`] two processes of one, [`limits`] asks what targets take and keep, [`nothing`] says why
-//! none matches. [`export`] hands what would be sent to a file instead. [`planning`] finds or makes the plan, [`running`] carries it out, [`going`] is one run's sending;
-//! [`target`] is all that Kafka is asked, [`returns`] what failed again meanwhile. Order is kept within each archived partition.
+//! none matches. [`export`] hands what would be sent to a file instead. [`planning`] finds or makes the plan, [`running`]
+//! carries it out, [`building`] makes its batches, [`going`] is one run's sending; [`target`] is all that Kafka is asked,
+//! [`returns`] what failed again meanwhile. Order is kept within each archived partition.
 //!
 //! Owns a restore's parts. Invariant: nothing is sent before the plan is durable and has its turn.
 
@@ -160,7 +161,9 @@ impl Restore {
             counters,
             untold: AtomicBool::new(false),
         };
-        check_target(&restore.options.rules, &restore.archived)?;
+//! none matches. [`export`] hands what would be sent to a file instead. [`planning`] finds or makes the plan, [`running`]
+//! carries it out, [`building`] makes its batches, [`going`] is one run's sending; [`target`] is all that Kafka is asked,
+//! [`returns`] what failed again meanwhile. Order is kept within each archived partition.
         Ok(restore)
     }
 
