@@ -161,9 +161,7 @@ impl Restore {
             counters,
             untold: AtomicBool::new(false),
         };
-//! none matches. [`export`] hands what would be sent to a file instead. [`planning`] finds or makes the plan, [`running`]
-//! carries it out, [`building`] makes its batches, [`going`] is one run's sending; [`target`] is all that Kafka is asked,
-//! [`returns`] what failed again meanwhile. Order is kept within each archived partition.
+        check_target(&restore.options.rules, &restore.archived)?;
         Ok(restore)
     }
 
