@@ -5,7 +5,8 @@
 //! [`pieces`] tells after a crash which of that counts. [`past`] is what earlier restores did, [`turn`] keeps others
 //! that overlap apart, [`ahead`] two processes of one, [`limits`] asks what targets take and keep, [`nothing`] says why
 //! none matches. [`planning`] finds or makes the plan, [`running`] carries it out, [`going`] is one run's sending;
-//! [`target`] is all that Kafka is asked. Order is kept within each archived partition.
+//! [`target`] is all that Kafka is asked. [`report`] reads what restores left, [`chain`] whether
+//! its order holds. Order is kept within each archived partition.
 //!
 //! Owns a restore's parts. Invariant: nothing is sent before the plan is durable and has its turn.
 
@@ -13,6 +14,7 @@ mod ahead;
 pub mod attempts;
 pub mod audit;
 pub mod batch;
+pub mod chain;
 pub mod counts;
 pub mod delivery;
 mod going;
@@ -23,10 +25,11 @@ pub mod past;
 pub mod pieces;
 pub mod plan;
 mod planning;
+pub mod report;
 pub mod rules;
 mod running;
 pub mod target;
-mod turn;
+pub mod turn;
 pub mod values;
 pub mod why;
 pub mod window;
