@@ -1,7 +1,13 @@
 //! `dlq-archiver restore`.
 
+mod html;
+mod list;
 mod print;
+mod report;
+mod sections;
+mod status;
 mod values;
+mod words;
 
 use super::args::{ArchiveArgs, KafkaArgs, StoreCreateArg, bytes, duration};
 use super::asking::{Asking, user_and_host};
@@ -29,7 +35,19 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+/// What tells of restores; asks no brokers.
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    /// Restores of this archive, the newest first
+    List(list::Args),
+    /// How far restores are that have not ended, whether they look stalled, and what to do
+    Status(status::Args),
+    /// All of one restore, for auditors: a table, JSON, or a page that prints well
+    Report(report::Args),
+}
+
 #[derive(Debug, clap::Args)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true, disable_help_subcommand = true)]
 #[command(after_help = "Each record goes back to the topic it came from, without the headers that were added when it \
     failed. The same command again goes on where a killed one stopped, and skips what is restored. Exit code 1: not all \
     that was asked for is restored; what is skipped is told, with what to do. A dry run has the exit code that the \
@@ -37,6 +55,9 @@ use std::time::Duration;
     dlq-archiver restore --archive s3://compliance/dlq --error-class '^.*TimeoutException$' --since 2h --dry-run\n  \
     dlq-archiver restore --archive file:///var/dlq --record-id orders-dlq/0/42 --to orders-retry")]
 pub struct Args {
+    #[command(subcommand)]
+    command: Option<Command>,
+
     /// Every record of the archive, if no filter is given
     #[arg(long)]
     all: bool,
@@ -306,7 +327,13 @@ impl Args {
     }
 }
 
-pub async fn run(args: Args, config: &Config) -> Result<u8> {
+pub async fn run(mut args: Args, config: &Config) -> Result<u8> {
+    match args.command.take() {
+        Some(Command::List(args)) => return list::run(args).await,
+        Some(Command::Status(args)) => return status::run(args).await,
+        Some(Command::Report(args)) => return report::run(args).await,
+        None => {}
+    }
     args.check()?;
     let dialects = Arc::new(config.dialects()?);
     let target = Arc::new(Kafka::new(args.kafka.connection(config)?));
