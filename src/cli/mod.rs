@@ -93,7 +93,7 @@ enum Command {
     /// Drain dead-letter topics into the archive; runs on, or --once
     Archive(archive::Args),
     /// Put archived records back into Kafka
-    Restore(restore::Args),
+    Restore(Box<restore::Args>),
     /// Mark archived records as not to be restored, with a reason; or take that back
     Discard(discard::Args),
     /// Read the originals of headers-only dead letters from the topics that they came from
@@ -165,7 +165,7 @@ pub fn main() -> u8 {
 async fn run(command: Command, config: &Config) -> Result<u8> {
     match command {
         Command::Archive(args) => archive::run(args, config).await,
-        Command::Restore(args) => restore::run(args, config).await,
+        Command::Restore(args) => restore::run(*args, config).await,
         Command::Discard(args) => discard::run(args).await,
         Command::Refetch(args) => refetch::run(args, config).await,
         Command::List(args) => list::run(args).await,

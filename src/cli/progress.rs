@@ -90,3 +90,8 @@ impl Drop for Progress {
 pub fn human_bytes(bytes: u64) -> String {
     indicatif::BinaryBytes(bytes).to_string()
 }
+
+/// `3 minutes`, `2 hours`.
+pub fn human_duration(duration: Duration) -> String {
+    indicatif::HumanDuration(duration).to_string()
+}

@@ -1,7 +1,9 @@
 //! `dlq-archiver restore`.
 
+mod args;
 mod html;
 mod list;
+mod looking;
 mod print;
 mod report;
 mod sections;
@@ -9,330 +11,27 @@ mod status;
 mod values;
 mod words;
 
-use super::args::{ArchiveArgs, KafkaArgs, StoreCreateArg, bytes, duration};
-use super::asking::{Asking, user_and_host};
+pub use args::Args;
+
+use super::args::StoreCreateArg;
+use super::asking::Asking;
 use super::config::Config;
-use super::filter::{FilterArgs, PickArgs};
-use super::output::OutputArgs;
-use super::progress::Progress;
+use super::progress::{Progress, human_duration};
 use super::signals;
-use crate::archive::{now_us, plainly, rfc3339};
+use crate::archive::plainly;
 use crate::catalog::Catalog;
 use crate::error::{Error, Result};
-use crate::filter::{Filter, FilterDoc};
-use crate::restore::audit::{self, Process};
-use crate::restore::batch::Limits;
 use crate::restore::counts::Counts;
-use crate::restore::delivery::Asked;
-use crate::restore::headers::HeaderOptions;
-use crate::restore::plan::{self, Delivery, DraftDoc, Partitioning, RuleOptions, Timestamps};
+use crate::restore::drafts;
 use crate::restore::target::Kafka;
-use crate::restore::values::Values;
-use crate::restore::{Counters, Draft, End, Options, Prepared, Restore};
+use crate::restore::{Counters, Draft, End, Prepared, Restore};
 use crate::stage::{Stage, StageReceiver};
-use clap::ValueEnum;
-use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
-
-/// What tells of restores; asks no brokers.
-#[derive(Debug, clap::Subcommand)]
-enum Command {
-    /// Restores of this archive, the newest first
-    List(list::Args),
-    /// How far restores are that have not ended, whether they look stalled, and what to do
-    Status(status::Args),
-    /// All of one restore, for auditors: a table, JSON, or a page that prints well
-    Report(report::Args),
-}
-
-#[derive(Debug, clap::Args)]
-#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true, disable_help_subcommand = true)]
-#[command(after_help = "Each record goes back to the topic it came from, without the headers that were added when it \
-    failed. The same command again goes on where a killed one stopped, and skips what is restored. Exit code 1: not all \
-    that was asked for is restored; what is skipped is told, with what to do. A dry run has the exit code that the \
-    restore would have, as far as it can be known before records are sent.\n\nExamples:\n  \
-    dlq-archiver restore --archive s3://compliance/dlq --error-class '^.*TimeoutException$' --since 2h --dry-run\n  \
-    dlq-archiver restore --archive file:///var/dlq --record-id orders-dlq/0/42 --to orders-retry")]
-pub struct Args {
-    #[command(subcommand)]
-    command: Option<Command>,
-
-    /// Every record of the archive, if no filter is given
-    #[arg(long)]
-    all: bool,
-
-    /// Topic to restore to, in place of the one that each record came from
-    #[arg(long, value_name = "TOPIC")]
-    to: Option<String>,
-
-    /// Show what would be restored where, and what is skipped and why; send nothing, and keep the plan for --plan. Exit
-    /// code as without it
-    #[arg(short = 'n', long)]
-    dry_run: bool,
-
-    /// Carry out exactly the plan of this id, which a dry run has printed: the same records, by the same options, whatever
-    /// was archived since. What was restored or discarded since is skipped
-    #[arg(long, value_name = "PLAN-ID", conflicts_with_all = ["all", "to", "partition_of", "include_restored",
-          "include_discarded", "allow_dead_letter_target", "timestamps", "strip", "keep", "add_header",
-          "no_restore_headers", "max_attempts", "value_from_dir", "value_from", "limit", "sample"])]
-    plan: Option<String>,
-
-    /// Partition of the target: the one that each record came from (by key, where that is not known or not there), by the
-    /// hash of the key, or this number
-    #[arg(long = "target-partition", id = "partition_of", default_value = "origin", value_name = "origin|key|N",
-          value_parser = partitioning)]
-    partition_of: Partitioning,
-
-    /// Headers to take off besides those that were added when the record failed: a name, or a regular expression if it
-    /// begins with ^; repeatable
-    #[arg(long, value_name = "NAME")]
-    strip: Vec<String>,
-
-    /// Headers to keep, whatever else takes them off; repeatable
-    #[arg(long, value_name = "NAME")]
-    keep: Vec<String>,
-
-    /// Header to add; repeatable
-    #[arg(long, value_name = "NAME=VALUE", value_parser = name_and_value)]
-    add_header: Vec<(String, String)>,
-
-    /// Do not add dlq-archiver-restore-id and dlq-archiver-restore-count. A record that fails again is then told by its
-    /// position or failure key alone
-    #[arg(long)]
-    no_restore_headers: bool,
-
-    /// Restores of one failure, all that were before counted. With --include-restored there is no limit unless it is given
-    /// [default: 3]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=999))]
-    max_attempts: Option<u32>,
-
-    /// Corrected values: files DIR/TOPIC/PARTITION/OFFSET, named as the record ids are. Without a filter these records are
-    /// what is restored
-    #[arg(long, value_name = "DIR")]
-    value_from_dir: Option<PathBuf>,
-
-    /// Corrected values: JSON lines as `list -o jsonl --payload` prints them, edited; of each record_id, kafka_value_text
-    /// or kafka_value_bytes is taken. - is standard input
-    #[arg(long, value_name = "FILE", conflicts_with = "value_from_dir")]
-    value_from: Option<PathBuf>,
-
-    /// Who decided it, beside the user that is seen: kept with the restore
-    #[arg(long, value_name = "WHO")]
-    by: Option<String>,
-
-    /// Why, such as a ticket: kept with the restore
-    #[arg(long, value_name = "TEXT")]
-    reason: Option<String>,
-
-    /// Do not ask; needed above 1,000 records where there is no terminal
-    #[arg(short, long)]
-    yes: bool,
-
-    /// Restore also what was restored before: each time that the command is given
-    #[arg(long)]
-    include_restored: bool,
-
-    /// Restore also what was discarded; the discard stays, with a newer restore beside it
-    #[arg(long)]
-    include_discarded: bool,
-
-    /// Restore also to topics that this archive drains, or whose names say dead letter
-    #[arg(long)]
-    allow_dead_letter_target: bool,
-
-    /// Timestamps of restored records: the archived record's (what the target would delete at once for its age is
-    /// skipped), or the time of the restore
-    #[arg(long, value_enum, default_value_t)]
-    timestamps: TimestampsArg,
-
-    /// Transactional: each record exactly once; plain: at least once, for brokers without transactions
-    #[arg(long, value_enum, default_value_t, env = "DLQ_ARCHIVER_DELIVERY")]
-    delivery: DeliveryArg,
-
-    /// Records that are sent together
-    #[arg(long, default_value_t = 500, env = "DLQ_ARCHIVER_BATCH", value_name = "RECORDS",
-          value_parser = clap::value_parser!(u32).range(1..=100_000))]
-    batch: u32,
-
-    /// Bytes that are sent together, whichever comes first
-    #[arg(long, default_value = "4MiB", value_parser = bytes, env = "DLQ_ARCHIVER_BATCH_BYTES", value_name = "SIZE")]
-    batch_bytes: usize,
-
-    /// Go on with this unfinished restore, by its own filter and options
-    #[arg(long, value_name = "RESTORE-ID", conflicts_with_all = ["all", "plan", "to", "partition_of", "include_restored",
-          "include_discarded", "allow_dead_letter_target", "timestamps", "strip", "keep", "add_header",
-          "no_restore_headers", "max_attempts", "value_from_dir", "value_from", "by", "reason", "take_over", "limit",
-          "sample"])]
-    resume: Option<String>,
-
-    /// End unfinished restores of the same records first, this command's own included: what they sent is not sent
-    /// again
-    #[arg(long)]
-    take_over: bool,
-
-    /// As for archive, but auto does not find out: it is conditional
-    #[arg(long, value_enum, default_value_t, env = "DLQ_ARCHIVER_STORE_CREATE", help_heading = "Archive")]
-    store_create: StoreCreateArg,
-
-    /// How long brokers may take to answer for the first time
-    #[arg(long, default_value = "60s", value_parser = duration, env = "DLQ_ARCHIVER_START_TIMEOUT", help_heading = "Patience")]
-    start_timeout: Duration,
-
-    /// How long the open batch may take to finish after the first SIGTERM or Ctrl-C
-    #[arg(long, default_value = "20s", value_parser = duration, env = "DLQ_ARCHIVER_GRACE", help_heading = "Patience")]
-    grace: Duration,
-
-    /// The first N of what matches, in order of topic, partition, offset; of a sample, if there is one. What is skipped counts, so the same command selects the same records again
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..),
-          help_heading = "Filter (a text matches exactly, or as a regular expression if it begins with ^)")]
-    limit: Option<u64>,
-
-    #[command(flatten)]
-    pick: PickArgs,
-    #[command(flatten)]
-    filter: FilterArgs,
-    #[command(flatten)]
-    output: OutputArgs,
-    #[command(flatten)]
-    store: ArchiveArgs,
-    #[command(flatten)]
-    kafka: KafkaArgs,
-}
-
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
-enum TimestampsArg {
-    #[default]
-    Keep,
-    Now,
-}
-
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
-enum DeliveryArg {
-    /// Transactional if the brokers have transactions
-    #[default]
-    Auto,
-    Transactional,
-    Plain,
-}
-
-fn partitioning(text: &str) -> std::result::Result<Partitioning, String> {
-    match text {
-        "origin" => Ok(Partitioning::Origin),
-        "key" => Ok(Partitioning::Key),
-        _ => match text.parse() {
-            Ok(number @ 0..) => Ok(Partitioning::Number(number)),
-            _ => Err("it is origin, key, or a partition's number".into()),
-        },
-    }
-}
-
-fn name_and_value(text: &str) -> std::result::Result<(String, String), String> {
-    let parts = text.split_once('=').filter(|(name, _)| !name.is_empty());
-    parts.map(|(name, value)| (name.to_owned(), value.to_owned())).ok_or_else(|| "it is NAME=VALUE".into())
-}
-
-/// Restores of one failure.
-const MAX_ATTEMPTS: u32 = 3;
-
-impl Args {
-    /// `draft`: that of `--plan`.
-    fn options(&self, archive_id: &str, draft: Option<(DraftDoc, Values)>) -> Result<Options> {
-        let delivery = match self.delivery {
-            DeliveryArg::Auto => Asked::Auto,
-            DeliveryArg::Transactional => Asked::Exactly(Delivery::Transactional),
-            DeliveryArg::Plain => Asked::Exactly(Delivery::Plain),
-        };
-        let (user, host) = user_and_host();
-        let (filter, rules, digest, values, draft) = match draft {
-            Some((draft, values)) => {
-                let digest = plan::draft_digest(archive_id, &draft.content.id(archive_id)?, delivery.as_str())?;
-                let filter = Filter::exactly(plan::positions(&draft.content.cuts));
-                (filter, draft.content.options.clone(), digest, values, Some(draft))
-            }
-            None => {
-                let values = values::read(self.value_from_dir.as_deref(), self.value_from.as_deref())?;
-                let mut filter = self.filter.picked(&self.pick, self.limit)?;
-                if filter.is_all() && !self.all && !values.is_empty() {
-                    let ids = values.ids().map(ToString::to_string).collect();
-                    filter = Filter::new(FilterDoc { record_id: Some(ids), ..filter.doc().clone() })?;
-                }
-                let rules = self.rules(&values)?;
-                let (since, until) = self.filter.times();
-                let digest = plan::digest(archive_id, filter.doc(), since, until, &rules, delivery.as_str())?;
-                (filter, rules, digest, values, None)
-            }
-        };
-        Ok(Options {
-            filter,
-            rules,
-            delivery,
-            limits: Limits { records: self.batch as usize, bytes: self.batch_bytes.max(1) },
-            digest,
-            process: Process {
-                user: format!("{user}@{host}"),
-                now: rfc3339(now_us()),
-                id: uuid::Uuid::new_v4().to_string(),
-            },
-            resume: self.resume.clone(),
-            take_over: self.take_over,
-            draft,
-            values,
-            by: self.by.clone(),
-            reason: self.reason.clone(),
-        })
-    }
-
-    fn rules(&self, values: &Values) -> Result<RuleOptions> {
-        let no_cap = self.include_restored && self.max_attempts.is_none();
-        Ok(RuleOptions {
-            to: self.to.clone(),
-            partition: self.partition_of,
-            headers: HeaderOptions {
-                strip: self.strip.clone(),
-                keep: self.keep.clone(),
-                add: self.add_header.clone(),
-                unmarked: self.no_restore_headers,
-            },
-            max_attempts: (!no_cap).then(|| self.max_attempts.unwrap_or(MAX_ATTEMPTS)),
-            values_sha256: values.sha256()?,
-            timestamps: match self.timestamps {
-                TimestampsArg::Keep => Timestamps::Keep,
-                TimestampsArg::Now => Timestamps::Now,
-            },
-            include_restored: self.include_restored,
-            include_discarded: self.include_discarded,
-            allow_dead_letter_target: self.allow_dead_letter_target,
-        })
-    }
-
-    /// Refuses what would restore everything by mistake.
-    fn check(&self) -> Result<()> {
-        let all = self.filter.filter()?.is_all();
-        if let Some(flag) = self.resume.as_ref().map(|_| "--resume").or(self.plan.as_ref().map(|_| "--plan")) {
-            return match all {
-                true => Ok(()),
-                false => Err(Error::config(format!("{flag} has the filter of its plan: leave the filters out"))),
-            };
-        }
-        let has_values = self.value_from_dir.is_some() || self.value_from.is_some();
-        match (self.all, all) {
-            (false, true) if !has_values => Err(Error::config(
-                "nothing selects records: give a filter such as --record-id, --pipeline or --since (see --help), or \
-                 --all for every record of the archive",
-            )),
-            (true, false) => Err(Error::config("--all is for restores without a filter: leave it or the filters out")),
-            _ => Ok(()),
-        }
-    }
-}
+use std::time::{Duration, Instant};
 
 pub async fn run(mut args: Args, config: &Config) -> Result<u8> {
-    match args.command.take() {
-        Some(Command::List(args)) => return list::run(args).await,
-        Some(Command::Status(args)) => return status::run(args).await,
-        Some(Command::Report(args)) => return report::run(args).await,
-        None => {}
+    if let Some(command) = args.command.take() {
+        return looking::run(command).await;
     }
     args.check()?;
     let dialects = Arc::new(config.dialects()?);
@@ -341,7 +40,7 @@ pub async fn run(mut args: Args, config: &Config) -> Result<u8> {
     let catalog = Catalog::open(store.clone()).await?;
     let archive_id = catalog.archive().archive_id.clone();
     let draft = match &args.plan {
-        Some(id) => Some(audit::draft(&*store, &archive_id, id).await?),
+        Some(id) => Some(drafts::read(&*store, &archive_id, id).await?),
         None => None,
     };
     let options = args.options(&archive_id, draft)?;
@@ -421,22 +120,22 @@ async fn go(
             (*plan, None)
         }
         Prepared::New(draft) if args.dry_run || draft.counts.to_restore == 0 => {
-            let nothing = match draft.counts.selected {
-                0 => Some(restore.nothing().await?),
-                _ => None,
-            };
-            let kept = match draft.counts.to_restore {
-                0 => None,
-                _ => Some(restore.keep(&draft).await),
-            };
-            print::draft(&draft, nothing.as_ref(), kept, args.output.output)?;
+            let mut more = print::More::default();
+            if draft.counts.selected == 0 {
+                more.nothing = Some(restore.nothing().await?);
+            }
+            if args.dry_run && draft.counts.to_restore > 0 {
+                more.reach = restore.reach(&draft.counts).await?;
+                more.kept = Some(restore.keep(&draft).await);
+            }
+            print::draft(&draft, &more, args.output.output)?;
             // What the restore would be refused for.
             let refused = draft.counts.to_restore > 0 && !draft.overlapping.is_empty() && !args.take_over;
             return Ok(u8::from(draft.counts.has_failures() || refused));
         }
         Prepared::New(draft) => {
             alone(&draft)?;
-            failures = !draft.counts.not_found.is_empty();
+            failures = !draft.counts.not_found.is_empty() || !draft.counts.unused_values.is_empty();
             for line in print::warnings(&draft.counts) {
                 tracing::warn!("{line}");
             }
@@ -451,11 +150,14 @@ async fn go(
     };
     let (shown, total) = (counters.clone(), plan.selected);
     let progress = tokio::spawn(async move {
-        let mut progress = Progress::start(Some(total));
+        let (mut progress, mut began) = (Progress::start(Some(total)), None);
         loop {
             tokio::time::sleep(Duration::from_millis(250)).await;
-            progress.update(shown.done(), || {
-                format!("{} of {total} records done, {} sent by this run", shown.done(), shown.sent())
+            let done = shown.done();
+            let began = *began.get_or_insert((done, Instant::now()));
+            progress.update(done, || {
+                let left = eta(began.1.elapsed(), done.saturating_sub(began.0), total.saturating_sub(done));
+                format!("{done} of {total} records done, {} sent by this run{left}", shown.sent())
             });
         }
     });
@@ -472,6 +174,15 @@ async fn go(
              or --resume {restore_id}"
         ))),
     }
+}
+
+/// How long what is left takes at the pace so far.
+fn eta(elapsed: Duration, done: u64, left: u64) -> String {
+    if done == 0 || elapsed < Duration::from_secs(2) {
+        return String::new();
+    }
+    let seconds = elapsed.as_secs_f64() * left as f64 / done as f64;
+    format!(", about {} left", human_duration(Duration::from_secs(seconds as u64)))
 }
 
 /// Refuses to be the second of two restores that would send the same records.

@@ -9,7 +9,9 @@ use crate::error::{Error, Result};
 use crate::record::RecordId;
 use arrow_array::cast::AsArray;
 use arrow_array::types::{Int32Type, Int64Type, TimestampMicrosecondType};
-use arrow_array::{Array, ArrayRef, BooleanArray, Int32Array, Int64Array, RecordBatch, StringArray, TimestampMicrosecondArray};
+use arrow_array::{
+    Array, ArrayRef, BooleanArray, Int32Array, Int64Array, RecordBatch, StringArray, TimestampMicrosecondArray,
+};
 use arrow_schema::{DataType, Field, Schema, TimeUnit};
 use bytes::Bytes;
 use parquet::arrow::ArrowWriter;
@@ -169,10 +171,9 @@ fn decode(data: Bytes, row: &mut dyn FnMut(Restored)) -> Result<()> {
                 restored_at_us: at.value(i),
                 failure_key: unhex(failure_key.value(i)).ok_or_else(|| wrong("failure_key"))?,
                 attempt: u32::try_from(attempt.value(i)).map_err(|_| wrong("attempt"))?,
-                correction: corrected.value(i).then(|| Correction {
-                    archived_sha256: at_row(archived, i),
-                    restored_sha256: at_row(restored, i),
-                }),
+                correction: corrected
+                    .value(i)
+                    .then(|| Correction { archived_sha256: at_row(archived, i), restored_sha256: at_row(restored, i) }),
             });
         }
     }

@@ -9,9 +9,10 @@
 //! with `done.json` has its whole list. A run that [closes](Closing) a restore is its last.
 
 use super::attempts::Attempts;
+use super::drafts::values;
 use super::past::Past;
 use super::pieces::{Piece, counted};
-use super::plan::{DraftDoc, PlanDoc};
+use super::plan::PlanDoc;
 use super::values::Values;
 use super::why::{Skip, Why};
 use crate::archive::ledger::{json_meta, read};
@@ -430,51 +431,6 @@ pub async fn ids(store: &dyn Store, prefix: &str) -> Result<Vec<String>> {
     Ok(folders.iter().filter_map(id).collect())
 }
 
-fn draft_key(id: &str, name: &str) -> String {
-    format!("{PREFIX}draft-{id}{name}")
-}
-
-/// Keeps what a dry run has shown. The same again changes nothing.
-pub async fn keep_draft(store: &dyn Store, id: &str, draft: &DraftDoc, values: &Values) -> Result<()> {
-    if !values.is_empty() {
-        store.create(&draft_key(id, ".values.jsonl"), values.to_lines()?.into(), &lines_meta()).await?;
-    }
-    store.create(&draft_key(id, ".json"), to_bytes(draft)?.into(), &json_meta()).await?;
-    Ok(())
-}
-
-/// What a dry run has shown, with its corrected values.
-///
-/// # Errors
-/// [`Kind::Config`] if there is none, [`Kind::Corrupt`] if it was changed.
-pub async fn draft(store: &dyn Store, archive_id: &str, id: &str) -> Result<(DraftDoc, Values)> {
-    let key = draft_key(id, ".json");
-    let bytes = if is_id(id) { store.get(&key).await? } else { None };
-    let Some(bytes) = bytes else {
-        return Err(Error::config(format!(
-            "--plan {id}: there is no such plan in this archive. `restore --dry-run` makes one and prints its id"
-        )));
-    };
-    let draft: DraftDoc = from_bytes(&key, &bytes)?;
-    if draft.archive_id != archive_id || draft.content.id(archive_id)? != id {
-        return Err(Error::corrupt(format!("{key} is not what the dry run wrote: plan anew with `restore --dry-run`")));
-    }
-    let values = values(store, &draft_key(id, ".values.jsonl"), draft.content.options.values_sha256.as_deref()).await?;
-    Ok((draft, values))
-}
-
-async fn values(store: &dyn Store, key: &str, sha256: Option<&str>) -> Result<Values> {
-    let Some(sha256) = sha256 else { return Ok(Values::default()) };
-    let bytes = store.get(key).await?.unwrap_or_default();
-    let mut values = Values::default();
-    if sha256_hex(&bytes) != sha256 {
-        return Err(Error::corrupt(format!("{key} is missing, or not what the plan has: it has the corrected values")));
-    }
-    let text = std::str::from_utf8(&bytes).map_err(|e| Error::corrupt(format!("{key} is no text: {e}")))?;
-    values.add_lines(text).map_err(|e| Error::corrupt(format!("{key} is damaged: {e}")))?;
-    Ok(values)
-}
-
 /// The ids of restores that are not over.
 pub async fn open(store: &dyn Store) -> Result<Vec<String>> {
     let mut open = Vec::new();
@@ -490,7 +446,7 @@ fn skipped_name(piece: Piece) -> String {
     format!("skipped/{}.jsonl", piece.name().trim_end_matches(".parquet"))
 }
 
-fn lines_meta() -> ObjectMeta {
+pub(super) fn lines_meta() -> ObjectMeta {
     ObjectMeta::new("application/x-ndjson")
 }
 

@@ -2,12 +2,13 @@
 //!
 //! Owns the counts over a plan's records. Decides nothing: see [`super::rules`].
 
+use super::reach::KNATIVE;
 use super::rules::Verdict;
 use super::why::{Skip, Why};
 use crate::filter::Unjudged;
 use crate::format::ArchivedRecord;
 use crate::format::refetched::Original;
-use crate::record::{PayloadState, RecordId};
+use crate::record::{Decoded, PayloadState, RecordId};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// What is to be restored, in a group.
@@ -59,10 +60,14 @@ pub struct Counts {
     pub tombstones: u64,
     /// Of those to restore: failures that were restored before, by how often they are with this time.
     pub again: BTreeMap<u32, u64>,
+    /// Of those to restore that are events of VAST: by source, the functions that failed on them.
+    pub events: BTreeMap<String, BTreeSet<String>>,
     /// Of those to restore.
     pub repeats: Repeats,
     /// Record ids that were asked for, and not selected.
     pub not_found: BTreeSet<RecordId>,
+    /// Records that there are corrected values for, and that are not selected.
+    pub unused_values: BTreeSet<RecordId>,
     /// Records that could not be judged, and so are not selected.
     pub unjudged: Option<Unjudged>,
     /// Targets of which it is not known how long they keep records.
@@ -87,6 +92,7 @@ impl Counts {
     ) {
         self.selected += 1;
         self.not_found.remove(&record.id);
+        self.unused_values.remove(&record.id);
         match verdict {
             Verdict::Send { place, attempt } => {
                 self.to_restore += 1;
@@ -100,6 +106,7 @@ impl Counts {
                 self.looked_for += u64::from(bare && missing);
                 self.tombstones += u64::from(raw.value.is_none());
                 self.count_failure(&record.decoded.failure_key);
+                self.count_event(&record.decoded);
                 if !self.targets.contains(&place.topic) {
                     self.targets.insert(place.topic.clone());
                 }
@@ -125,6 +132,22 @@ impl Counts {
                     skipped.ids.push(record.id.to_string());
                 }
             }
+        }
+    }
+
+    fn count_event(&mut self, d: &Decoded<'_>) {
+        let (Some(source), Some(function)) = (d.event_source.as_deref(), d.error_destination.as_deref()) else {
+            return;
+        };
+        if d.dialect != KNATIVE || self.events.len() >= MAX_GROUPS && !self.events.contains_key(source) {
+            return;
+        }
+        let functions = match self.events.get_mut(source) {
+            Some(functions) => functions,
+            None => self.events.entry(source.to_owned()).or_default(),
+        };
+        if functions.len() < MAX_GROUPS && !functions.contains(function) {
+            functions.insert(function.to_owned());
         }
     }
 
@@ -155,6 +178,8 @@ impl Counts {
 
     /// Whether something was asked for and is not done, which the exit code has to say.
     pub fn has_failures(&self) -> bool {
-        !self.not_found.is_empty() || self.skipped.keys().any(|skip| skip.why.is_failure())
+        !self.not_found.is_empty()
+            || !self.unused_values.is_empty()
+            || self.skipped.keys().any(|skip| skip.why.is_failure())
     }
 }

@@ -11,14 +11,17 @@ use super::headers::HeaderRules;
 use super::past::Past;
 use super::pieces::Piece;
 use super::plan::{Delivery, PlanDoc, positions};
+use super::rate::Pace;
+use super::returns::Returns;
 use super::rules::Rules;
+use super::target::Watching;
 use super::why::{Skip, Why};
 use super::{Restore, audit, pinned};
 use crate::catalog::{Cut, Reading};
 use crate::error::{Error, Result};
 use crate::filter::Filter;
 use crate::format::restored::Restored;
-use crate::host::now_us;
+use crate::host::{self, now_us};
 use crate::kafka::Refusal;
 use crate::refetch::index::Index;
 use crate::refetch::originals::Originals;
@@ -26,6 +29,10 @@ use crate::stage::{Stage, StageReceiver};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+/// How often is looked, while it waits, whether it is to stop.
+const LOOK: Duration = Duration::from_millis(100);
 
 /// One run of a plan.
 pub struct Going<'a> {
@@ -39,6 +46,9 @@ pub struct Going<'a> {
     /// Records of the plan that are sent or skipped, and listed.
     pub done: u64,
     pub stage: StageReceiver,
+    pub pace: Pace,
+    /// Where failures that come back are looked for.
+    pub returns: Option<(Arc<Returns>, Watching)>,
 }
 
 impl Going<'_> {
@@ -76,7 +86,7 @@ impl Going<'_> {
         let filter = Filter::exactly(positions(planned()));
         let selected = pinned(restore.catalog.select(&filter).await?, planned())?;
         let mut cuts = restore.catalog.cuts(selected, &filter, Reading::RESTORE);
-        let mut batcher = Batcher::new(restore.options.limits, self.done);
+        let mut batcher = Batcher::new(restore.options.rate.within(restore.options.limits), self.done);
         let mut index = Index::new(restore.catalog.store().clone());
         for (first, planned) in left {
             let cut = cuts.next().await?.ok_or_else(|| Error::internal("fewer cuts were read than asked for"))?;
@@ -95,7 +105,7 @@ impl Going<'_> {
             }
         }
         match batcher.finish() {
-            Some(batch) => self.flush(batch).await.map(|()| true),
+            Some(batch) => self.flush(batch).await,
             None => Ok(true),
         }
     }
@@ -117,22 +127,26 @@ impl Going<'_> {
                 let (record, original) = (cut.get(i), originals.at(cut.offset(i)));
                 batcher.push(&record.id, record.decoded.failure_key, rules.judge(&record, original.as_ref(), past))
             };
-            if let Some(batch) = full {
-                self.flush(batch).await?;
-                if self.stage.get() > Stage::Running {
-                    return Ok(false);
-                }
+            if let Some(batch) = full
+                && (!self.flush(batch).await? || self.stage.get() > Stage::Running)
+            {
+                return Ok(false);
             }
         }
         Ok(true)
     }
 
-    /// Sends one batch: records, then the lists, then (in the same transaction as the records) the progress.
-    async fn flush(&mut self, mut batch: Batch) -> Result<()> {
+    /// Sends one batch: records, then the lists, then (in the same transaction as the records) the progress. False: it was
+    /// asked to stop before.
+    async fn flush(&mut self, mut batch: Batch) -> Result<bool> {
         // Without transactions nothing else stops a process that was thought to be dead.
         if self.plan.delivery == Delivery::Plain && self.folder.is_superseded(self.run).await? {
             return Err(Error::fenced("a later run has begun"));
         }
+        if !self.wait().await? {
+            return Ok(false);
+        }
+        self.pace.sends(batch.rows.len(), batch.raw.payload_len());
         let mut skipped = std::mem::take(&mut batch.skipped);
         let batch = Arc::new(batch);
         let answers = self.sink.send(&batch, self.plan.options.timestamps).await?;
@@ -176,6 +190,41 @@ impl Going<'_> {
         self.done = batch.end;
         self.restore.counters.done.store(self.done, Relaxed);
         self.restore.counters.sent.fetch_add(rows.len() as u64, Relaxed);
-        Ok(())
+        if let Some((returns, _)) = &self.returns {
+            returns.sent(&rows);
+        }
+        self.failures().map(|()| true)
+    }
+
+    /// Waits until the next batch may be sent; false if asked to stop meanwhile.
+    async fn wait(&self) -> Result<bool> {
+        loop {
+            self.failures()?;
+            if self.stage.get() > Stage::Running {
+                return Ok(false);
+            }
+            let left = self.pace.left();
+            if left.is_zero() {
+                return Ok(true);
+            }
+            host::sleep(left.min(LOOK)).await;
+        }
+    }
+
+    /// # Errors
+    /// [`crate::Kind::Failed`] if too many of the records have failed again.
+    fn failures(&self) -> Result<()> {
+        let Some((returns, most)) = self.returns.as_ref().zip(self.restore.options.abort_on_failures) else {
+            return Ok(());
+        };
+        let (returned, such_as) = returns.0.returned();
+        if returned <= most {
+            return Ok(());
+        }
+        let such_as = such_as.map(|id| format!(", such as {id}")).unwrap_or_default();
+        Err(Error::failed(format!(
+            "{returned} of the records that it sent have failed again{such_as}: more than the {most} of \
+             --abort-on-failures. Look at them (`dlq-archiver tail`), and mend the cause first"
+        )))
     }
 }

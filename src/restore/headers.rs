@@ -95,7 +95,9 @@ impl HeaderRules {
     pub fn new(options: &HeaderOptions, restore_id: &str) -> Result<Self> {
         let names = |flag, given: &[String]| given.iter().map(|text| Name::parse(flag, text)).collect::<Result<_>>();
         if let Some((name, _)) = options.add.iter().find(|(name, _)| name.as_bytes().starts_with(OWN_HEADERS)) {
-            return Err(Error::config(format!("--add-header {name}: names beginning with dlq-archiver- are the program's own")));
+            return Err(Error::config(format!(
+                "--add-header {name}: names beginning with dlq-archiver- are the program's own"
+            )));
         }
         Ok(Self {
             strip: names("--strip", &options.strip)?,
@@ -106,11 +108,7 @@ impl HeaderRules {
     }
 
     /// The headers that are sent, of those of a record, each with whether its dialect takes it off.
-    pub fn apply<'r>(
-        &'r self,
-        headers: impl Iterator<Item = (Header<'r>, bool)>,
-        of: Sendable,
-    ) -> Vec<Header<'r>> {
+    pub fn apply<'r>(&'r self, headers: impl Iterator<Item = (Header<'r>, bool)>, of: Sendable) -> Vec<Header<'r>> {
         let any = |names: &[Name], header: &Header<'_>| names.iter().any(|name| name.matches(header.name));
         let kept = headers.filter(|(header, stripped)| {
             !header.name.starts_with(OWN_HEADERS)
@@ -136,7 +134,8 @@ mod tests {
 
     fn sent(options: HeaderOptions, marks: bool) -> Vec<String> {
         let rules = HeaderRules::new(&options, "0123456789ab-1").unwrap();
-        let of = [("a", false), ("err", true), ("dlq-archiver-restore-count", false), ("traceparent", false), ("a", false)];
+        let of =
+            [("a", false), ("err", true), ("dlq-archiver-restore-count", false), ("traceparent", false), ("a", false)];
         let sent = rules.apply(of.iter().map(|(name, strip)| (h(name), *strip)), Sendable { marks, attempt: 2 });
         let text = |h: &Header<'_>| match h.value {
             None => String::from_utf8_lossy(h.name).into_owned(),
@@ -162,7 +161,8 @@ mod tests {
 
     #[test]
     fn keep_wins_over_strip_and_dialects_but_not_for_marks_of_an_earlier_restore() {
-        let all = HeaderOptions { strip: list(&["^"]), keep: list(&["traceparent", "^dlq"]), ..HeaderOptions::default() };
+        let all =
+            HeaderOptions { strip: list(&["^"]), keep: list(&["traceparent", "^dlq"]), ..HeaderOptions::default() };
         assert_eq!(sent(all, false), ["traceparent"]);
         let some = HeaderOptions { strip: list(&["a"]), keep: list(&["^er"]), ..HeaderOptions::default() };
         assert_eq!(sent(some, false), ["err", "traceparent"]);

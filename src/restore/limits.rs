@@ -30,7 +30,13 @@ pub struct TopicLimits {
 
 impl TopicLimits {
     pub fn new(now_ms: i64) -> Self {
-        Self { now_ms, asked: BTreeSet::new(), sizes: BTreeMap::new(), windows: BTreeMap::new(), unwritable: BTreeSet::new() }
+        Self {
+            now_ms,
+            asked: BTreeSet::new(),
+            sizes: BTreeMap::new(),
+            windows: BTreeMap::new(),
+            unwritable: BTreeSet::new(),
+        }
     }
 }
 

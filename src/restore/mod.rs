@@ -5,8 +5,8 @@
 //! [`pieces`] tells after a crash which of that counts. [`past`] is what earlier restores did, [`turn`] keeps others
 //! that overlap apart, [`ahead`] two processes of one, [`limits`] asks what targets take and keep, [`nothing`] says why
 //! none matches. [`planning`] finds or makes the plan, [`running`] carries it out, [`going`] is one run's sending;
-//! [`target`] is all that Kafka is asked. [`report`] reads what restores left, [`chain`] whether
-//! its order holds. Order is kept within each archived partition.
+//! [`target`] is all that Kafka is asked, [`returns`] what failed again meanwhile. [`report`]
+//! reads what restores left, [`chain`] whether their order holds. Order is kept within each archived partition.
 //!
 //! Owns a restore's parts. Invariant: nothing is sent before the plan is durable and has its turn.
 
@@ -17,6 +17,7 @@ pub mod batch;
 pub mod chain;
 pub mod counts;
 pub mod delivery;
+pub mod drafts;
 mod going;
 pub mod headers;
 mod limits;
@@ -25,7 +26,10 @@ pub mod past;
 pub mod pieces;
 pub mod plan;
 mod planning;
+pub mod rate;
+mod reach;
 pub mod report;
+pub mod returns;
 pub mod rules;
 mod running;
 pub mod target;
@@ -35,6 +39,7 @@ pub mod why;
 pub mod window;
 
 pub use planning::{Draft, Prepared};
+pub use reach::Reach;
 pub use running::End;
 
 use crate::catalog::{Catalog, Cut, Selected};
@@ -52,6 +57,7 @@ use batch::Limits;
 use delivery::Asked;
 use headers::HeaderRules;
 use plan::{DraftDoc, PlanCut, PlanObject, RuleOptions};
+use rate::Rate;
 use roaring::RoaringTreemap;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -77,6 +83,9 @@ pub struct Options {
     pub draft: Option<DraftDoc>,
     /// Corrected values.
     pub values: Values,
+    pub rate: Rate,
+    /// Stop when more than so many of the records that this run sent have failed again.
+    pub abort_on_failures: Option<u64>,
     /// Who decided, and why, as given.
     pub by: Option<String>,
     pub reason: Option<String>,
@@ -224,7 +233,10 @@ fn pinned<'p>(found: Vec<Selected>, cuts: impl Iterator<Item = &'p PlanCut>) -> 
     cuts.map(|cut| {
         let place = (cut.topic.clone(), cut.partition, cut.generation, cut.from);
         let changed = || {
-            Error::corrupt(format!("{} is not what it was when the plan was made: run `dlq-archiver verify`", cut.manifest))
+            Error::corrupt(format!(
+                "{} is not what it was when the plan was made: run `dlq-archiver verify`",
+                cut.manifest
+            ))
         };
         let mut selected = found.remove(&place).ok_or_else(changed)?;
         let named: HashMap<&str, &str> = cut.objects.iter().map(|o| (&o.key[..], &o.sha256[..])).collect();

@@ -7,6 +7,7 @@ use super::attempts::Attempts;
 use super::audit::{self, Folder, Sent};
 use super::counts::Counts;
 use super::delivery::Sink;
+use super::drafts;
 use super::limits::TopicLimits;
 use super::pieces::counted;
 use super::plan::{DraftContent, DraftDoc, ID_DIGITS, PlanCut, PlanDoc};
@@ -104,6 +105,7 @@ impl Restore {
         let mut attempts = Attempts::default();
         let (past, open) = audit::past(&self.catalog, None, None, Some(&mut attempts)).await?;
         let mut counts = Counts::new(self.options.filter.record_ids());
+        counts.unused_values = self.options.values.ids().cloned().collect();
         let (mut planned, mut limits) = (Vec::new(), TopicLimits::new(now_us() / 1000));
         let mut index = Index::new(self.catalog.store().clone());
         let mut selected = self.catalog.select(&self.options.filter).await?;
@@ -212,7 +214,7 @@ impl Restore {
             program_version: PROGRAM_VERSION.to_owned(),
             content,
         };
-        audit::keep_draft(self.store(), &id, &doc, &self.options.values).await?;
+        drafts::keep(self.store(), &id, &doc, &self.options.values).await?;
         Ok(id)
     }
 

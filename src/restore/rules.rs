@@ -166,7 +166,9 @@ impl Rules<'_> {
         let owned = |(topic, partition): (&str, Option<i32>)| (topic.to_owned(), partition);
         match (first, original) {
             // Then it has a true origin of its own, too.
-            (Some(first), Some(o)) => restore_target(first).map(owned).or(Some((o.topic.to_owned(), Some(o.partition)))),
+            (Some(first), Some(o)) => {
+                restore_target(first).map(owned).or(Some((o.topic.to_owned(), Some(o.partition))))
+            }
             _ => restore_target(decoded).map(owned),
         }
     }

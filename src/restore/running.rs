@@ -11,12 +11,17 @@ use super::limits::DESCRIBE;
 use super::pieces::{counted, redone};
 use super::plan::{Delivery, PlanDoc};
 use super::planning::Prepared;
+use super::rate::Pace;
+use super::returns::Returns;
+use super::target::Watching;
 use super::{Restore, turn};
 use crate::archive::rfc3339;
 use crate::error::{Error, Kind, Result};
 use crate::host::now_us;
+use crate::record::{RawRecord, TopicPartition};
 use crate::stage::StageReceiver;
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 #[derive(Debug)]
@@ -52,7 +57,10 @@ impl Restore {
         }
         let (ahead, start) = self.take_run(&folder, plan, sink, limits.values().min().copied()).await?;
         let Ahead { run, sink, sent, .. } = ahead;
-        let mut going = Going { restore: self, plan, limits, folder, sink, sent, run, done: start, stage };
+        let returns = self.watch(plan, plan.selected.saturating_sub(start)).await;
+        let pace = Pace::new(self.options.rate);
+        let mut going =
+            Going { restore: self, plan, limits, folder, sink, sent, run, done: start, stage, pace, returns };
         self.counters.done.store(start, Relaxed);
         if start < plan.selected {
             let whole = match going.send_all().await {
@@ -72,6 +80,30 @@ impl Restore {
         }
         let done = turn::finish(&going.folder, self.store(), plan, &going.sent, &rfc3339(now_us()), None).await?;
         Ok(End::Done(Box::new(done)))
+    }
+
+    /// Watches the dead-letter topics that this archive drains, if that can stop a run that sends `left` more records.
+    async fn watch(&self, plan: &PlanDoc, left: u64) -> Option<(Arc<Returns>, Watching)> {
+        self.options.abort_on_failures.filter(|most| *most < left)?;
+        let topics: Vec<String> = self.archived.iter().filter(|t| self.targets.contains_key(*t)).cloned().collect();
+        if topics.is_empty() {
+            tracing::info!(
+                "records that fail again are not looked for: of the topics that this archive drains, none is on these brokers"
+            );
+            return None;
+        }
+        let returns = Arc::new(Returns::new(&plan.restore_id));
+        let (seen, dialects) = (returns.clone(), self.dialects.clone());
+        let seen = Box::new(move |tp: &TopicPartition, raw: &RawRecord<'_>| {
+            seen.failed(&dialects, &tp.topic, tp.partition, raw);
+        });
+        match self.target.watch(topics, seen, DESCRIBE).await {
+            Ok(watching) => Some((returns, watching)),
+            Err(e) => {
+                tracing::warn!("records that fail again are not looked for: {e}");
+                None
+            }
+        }
     }
 
     /// Begins a run, unless nothing is left to send; and the record that it begins with.

@@ -6,11 +6,12 @@ use super::batch::{Batch, Row};
 use super::plan::Timestamps;
 use crate::error::{Error, Result};
 use crate::host::{self, blocking};
-use crate::kafka::{self, Admin, Connection, NewRecord, Producer, Refusal, TopicInfo, Transactions};
+use crate::kafka::{self, Admin, Connection, Consumer, NewRecord, Producer, Refusal, TopicInfo, Transactions};
+use crate::record::{RawBatch, RawRecord, TopicPartition};
 use async_trait::async_trait;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 /// What topics tell of their settings, by topic and name.
@@ -34,8 +35,26 @@ pub trait Target: Send + Sync {
     /// `limit`: see [`Producer::with_limit`].
     async fn producer(&self, transactional_id: Option<&str>, limit: Option<u64>) -> Result<Box<dyn Produce>>;
 
+    /// Hands over each record that comes into these topics from now on, until the answer is dropped.
+    async fn watch(&self, topics: Vec<String>, seen: Seen, timeout: Duration) -> Result<Watching>;
+
     /// The offset that a group has on a topic's partition 0; `None` if it never committed one.
     async fn committed(&self, group: &str, topic: &str, timeout: Duration) -> Result<Option<i64>>;
+}
+
+/// What is done with a record that came in.
+pub type Seen = Box<dyn FnMut(&TopicPartition, &RawRecord<'_>) + Send>;
+
+/// Topics are watched as long as it lives.
+#[derive(Debug, Default)]
+pub struct Watching {
+    over: Arc<AtomicBool>,
+}
+
+impl Drop for Watching {
+    fn drop(&mut self) {
+        self.over.store(true, Relaxed);
+    }
 }
 
 /// What became of records that were sent.
@@ -115,6 +134,41 @@ impl Target for Kafka {
         let transactional = id.is_some();
         let producer = blocking(move || Producer::with_limit(&connection, id.as_deref(), limit)).await?;
         Ok(Box::new(Producing { producer: Arc::new(producer), transactional, tokens: AtomicUsize::new(0) }))
+    }
+
+    async fn watch(&self, topics: Vec<String>, mut seen: Seen, timeout: Duration) -> Result<Watching> {
+        let connection = self.connection.clone();
+        let consumer = blocking(move || {
+            let admin = Admin::new(&connection)?;
+            let mut starts = Vec::new();
+            for topic in admin.topics(&topics, timeout)? {
+                for partition in topic.partitions {
+                    let tp = TopicPartition::new(&topic.name, partition);
+                    let (_, end) = admin.watermarks(&tp, timeout)?;
+                    starts.push((tp, end));
+                }
+            }
+            let consumer = Consumer::new(&connection, "dlq-archiver-returns")?;
+            consumer.read_from(starts.iter().map(|(tp, end)| (tp, *end, -1)))?;
+            Ok(consumer)
+        })
+        .await?;
+        let watching = Watching::default();
+        let over = watching.over.clone();
+        host::thread("returns", move || {
+            let mut batch = RawBatch::new();
+            let mut from = None;
+            consumer.poll(Duration::from_millis(200), |m| {
+                if m.copy_into(&mut batch).is_ok() {
+                    from = Some(TopicPartition::new(m.topic(), m.partition()));
+                }
+            });
+            if let Some(tp) = from {
+                seen(&tp, &batch.get(0));
+            }
+            !over.load(Relaxed)
+        })?;
+        Ok(watching)
     }
 
     async fn committed(&self, group: &str, topic: &str, timeout: Duration) -> Result<Option<i64>> {

@@ -88,7 +88,8 @@ impl Order {
         while n >= from {
             let key = order_key(n);
             let bytes = store.get(&key).await?;
-            let bytes = bytes.ok_or_else(|| Error::corrupt(format!("{key} is missing: what deletes objects there?")))?;
+            let bytes =
+                bytes.ok_or_else(|| Error::corrupt(format!("{key} is missing: what deletes objects there?")))?;
             let doc: OrderDoc = from_bytes(&key, &bytes)?;
             if n == newest {
                 order.sha256 = Some(sha256_hex(&bytes));

@@ -81,7 +81,9 @@ impl Values {
                 return Err(Error::config(format!("it has both {TEXT:?} and {BYTES:?}: make one of them null")));
             }
             _ => {
-                return Err(Error::config(format!("its {TEXT:?} is no text: JSON in it has to be escaped, as `list` prints it")));
+                return Err(Error::config(format!(
+                    "its {TEXT:?} is no text: JSON in it has to be escaped, as `list` prints it"
+                )));
             }
         };
         self.add(parse_id(id)?, value)
@@ -121,7 +123,8 @@ mod tests {
     #[test]
     fn values_come_back_as_they_were_stored() {
         let mut values = Values::default();
-        for (id, value) in [("a/0/1", Some(&b"{\"x\": 1}"[..])), ("a/0/2@g2", None), ("b/1/0", Some(b"\xff")), ("b/1/1", Some(b""))]
+        for (id, value) in
+            [("a/0/1", Some(&b"{\"x\": 1}"[..])), ("a/0/2@g2", None), ("b/1/0", Some(b"\xff")), ("b/1/1", Some(b""))]
         {
             values.add(parse_id(id).unwrap(), value.map(<[u8]>::to_vec)).unwrap();
         }
@@ -147,10 +150,14 @@ mod tests {
         ] {
             let mut values = Values::default();
             let first = r#"{"record_id": "a/0/0", "kafka_value_text": "x"}"#;
-            let error = values.add_lines(&format!("{first}
+            let error = values
+                .add_lines(&format!(
+                    "{first}
 
 {line}
-")).unwrap_err();
+"
+                ))
+                .unwrap_err();
             assert!(error.message().contains("line 3") && error.message().contains(says), "{line}: {error}");
         }
     }

@@ -20,9 +20,10 @@ use dlq_archiver::restore::audit::{DoneDoc, Process};
 use dlq_archiver::restore::batch::Limits;
 use dlq_archiver::restore::delivery::Asked;
 use dlq_archiver::restore::plan::{self, Delivery, RuleOptions};
+use dlq_archiver::restore::rate::Rate;
+use dlq_archiver::restore::values::Values;
 use dlq_archiver::restore::why::Why;
 use dlq_archiver::restore::{Counters, End, Options, Prepared, Restore};
-use dlq_archiver::restore::values::Values;
 use dlq_archiver::stage::{self, Stage, StageReceiver};
 use dlq_archiver::store::MemoryStore;
 use dlq_archiver::{Error, Kind, Result};
@@ -382,6 +383,8 @@ impl World {
             take_over: command.take_over,
             draft: None,
             values: Values::default(),
+            rate: Rate::default(),
+            abort_on_failures: None,
             by: None,
             reason: None,
         };

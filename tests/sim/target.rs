@@ -12,7 +12,7 @@ use dlq_archiver::record::RawBatch;
 use dlq_archiver::restore::batch::Batch;
 use dlq_archiver::restore::plan::Timestamps;
 use dlq_archiver::restore::rules::sent_size;
-use dlq_archiver::restore::target::{Produce, Settings, Target, Told};
+use dlq_archiver::restore::target::{Produce, Seen, Settings, Target, Told, Watching};
 use dlq_archiver::{Error, Result};
 use futures::FutureExt;
 use std::collections::{BTreeMap, BTreeSet};
@@ -466,6 +466,10 @@ impl Target for Client {
             Answer::Is(inner.topics.iter().map(info).collect())
         };
         self.brokers.ask(timeout, ask).await
+    }
+
+    async fn watch(&self, _: Vec<String>, _: Seen, _: Duration) -> Result<Watching> {
+        Ok(Watching::default())
     }
 
     async fn unwritable(&self, _: &[String], _: Duration) -> Result<BTreeSet<String>> {

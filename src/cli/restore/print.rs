@@ -3,8 +3,9 @@
 use crate::cli::output::{self, Out, Output};
 use crate::cli::table::{Column, Table};
 use crate::cli::text;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::restore::Draft;
+use crate::restore::Reach;
 use crate::restore::audit::DoneDoc;
 use crate::restore::counts::Counts;
 use crate::restore::nothing::Nothing;
@@ -48,6 +49,15 @@ pub fn warnings(counts: &Counts) -> Vec<String> {
             if counts.not_found.len() > SHOWN { " ..." } else { "" }
         ));
     }
+    if !counts.unused_values.is_empty() {
+        let ids: Vec<String> = counts.unused_values.iter().take(SHOWN).map(ToString::to_string).collect();
+        lines.push(format!(
+            "{} of the corrected values are for records that are not selected: {}{}",
+            counts.unused_values.len(),
+            ids.join(" "),
+            if counts.unused_values.len() > SHOWN { " ..." } else { "" }
+        ));
+    }
     lines.extend(counts.unjudged.as_ref().map(ToString::to_string));
     lines
 }
@@ -65,11 +75,21 @@ pub fn untold(counts: &Counts) -> Option<String> {
     })
 }
 
+/// What a dry run finds out besides.
+#[derive(Debug, Default)]
+pub struct More {
+    pub nothing: Option<Nothing>,
+    /// The plan's id, or why it is not kept.
+    pub kept: Option<std::result::Result<String, Error>>,
+    /// See [`crate::restore::Restore::reach`].
+    pub reach: Reach,
+}
+
 /// What a restore would do.
-pub fn draft(draft: &Draft, nothing: Option<&Nothing>, kept: Option<Result<String>>, output: Output) -> Result<()> {
-    let counts = &draft.counts;
+pub fn draft(draft: &Draft, more: &More, output: Output) -> Result<()> {
+    let (counts, nothing) = (&draft.counts, more.nothing.as_ref());
     if output != Output::Table {
-        return draft_json(draft, nothing, kept);
+        return draft_json(draft, more);
     }
     let mut out = Out::new();
     match nothing {
@@ -122,7 +142,16 @@ pub fn draft(draft: &Draft, nothing: Option<&Nothing>, kept: Option<Result<Strin
     for other in &draft.overlapping {
         out.line(&text::clean(&in_the_way(other)))?;
     }
-    match kept {
+    for (source, functions) in &more.reach {
+        let named: Vec<&str> = functions.iter().take(SHOWN).map(String::as_str).collect();
+        out.line(&text::clean(&format!(
+            "events of {source} go to every pipeline that is linked to this trigger, and not only to the one that failed: \
+             others that have failed on its events are {}{}. What an event is about may have changed since",
+            named.join(", "),
+            if functions.len() > SHOWN { " ..." } else { "" }
+        )))?;
+    }
+    match &more.kept {
         Some(Ok(id)) => out.line(&format!("plan {id}: `dlq-archiver restore --plan {id}` carries out exactly this"))?,
         Some(Err(e)) => out.line(&text::clean(&format!("the plan is not kept for --plan: {e}")))?,
         None => {}
@@ -168,8 +197,12 @@ fn such_as<'a>(ids: impl Iterator<Item = &'a str>, of: u64, out: &mut Out) -> Re
     out.line(&format!("  {}{more}", ids.join(" ")))
 }
 
-fn draft_json(draft: &Draft, nothing: Option<&Nothing>, kept: Option<Result<String>>) -> Result<()> {
-    let kept = kept.map(|kept| kept.map_err(|e| tracing::warn!("the plan is not kept for --plan: {e}")).ok());
+fn draft_json(draft: &Draft, more: &More) -> Result<()> {
+    let nothing = more.nothing.as_ref();
+    if let Some(Err(e)) = &more.kept {
+        tracing::warn!("the plan is not kept for --plan: {e}");
+    }
+    let kept = more.kept.as_ref().and_then(|kept| kept.as_ref().ok());
     let counts = &draft.counts;
     let groups = counts.groups.iter().map(|(g, records)| {
         json!({"target": g.target, "pipeline": g.pipeline, "error_class": g.error_class, "records": records})
@@ -191,7 +224,8 @@ fn draft_json(draft: &Draft, nothing: Option<&Nothing>, kept: Option<Result<Stri
         .iter()
         .map(|p| json!({"restore_id": p.restore_id, "created_at": p.created_at, "created_by": p.created_by}));
     let document = json!({
-        "plan": kept.flatten(),
+        "plan": kept,
+        "also_reaches": more.reach,
         "selected": counts.selected,
         "to_restore": counts.to_restore,
         "restored_before": counts.again.iter().map(|(attempt, records)| json!({
@@ -209,6 +243,7 @@ fn draft_json(draft: &Draft, nothing: Option<&Nothing>, kept: Option<Result<Stri
         "not_judged": counts.unjudged.as_ref().map(|u| json!({
             "records": u.records, "example": u.first.to_string(), "why": u.why
         })),
+        "unused_values": counts.unused_values.iter().map(ToString::to_string).collect::<Vec<_>>(),
         "nothing": nothing.map(|n| json!({
             "archived": n.archived, "read": n.read, "matching_nothing": n.flags, "meaning": n.text()
         })),
