@@ -19,7 +19,9 @@ async fn orders() -> (TestArchive, MockBroker) {
     let mut archive = TestArchive::new(Format::Parquet).await;
     for from in [0, 10] {
         let record = |offset| Rec { offset, timestamp_ms: MS, value: Some(b"{\"id\": 1}"), ..Rec::default() };
-        archive.cut("orders-dlq", 0, from, from + 10, batch(&(from..from + 10).map(record).collect::<Vec<_>>()), vec![]).await;
+        archive
+            .cut("orders-dlq", 0, from, from + 10, batch(&(from..from + 10).map(record).collect::<Vec<_>>()), vec![])
+            .await;
     }
     let broker = MockBroker::start().unwrap();
     broker.create_topic("orders", 1).unwrap();
@@ -84,11 +86,18 @@ async fn a_restore_is_told_with_who_when_why_what_and_where_to() {
     fs::rename(archive.path("ledger"), archive.path("elsewhere-too")).unwrap();
 
     let listed = ask(&archive, &["restore", "list", "-o", "jsonl"]).lines();
-    assert_eq!(listed.iter().map(|r| r["restore_id"].as_str().unwrap()).collect::<Vec<_>>(), [two, one], "the newest first");
+    assert_eq!(
+        listed.iter().map(|r| r["restore_id"].as_str().unwrap()).collect::<Vec<_>>(),
+        [two, one],
+        "the newest first"
+    );
     let row = &listed[1];
     assert_eq!((&row["by"], &row["reason"], &row["state"]), (&by.into(), &reason.into(), &"done".into()), "{row}");
     assert_eq!((&row["selected"], &row["restored"], &row["skipped"]), (&5.into(), &5.into(), &0.into()));
-    assert_eq!((&listed[0]["restored"], &listed[0]["skipped"], &listed[0]["by"]), (&15.into(), &5.into(), &Value::Null));
+    assert_eq!(
+        (&listed[0]["restored"], &listed[0]["skipped"], &listed[0]["by"]),
+        (&15.into(), &5.into(), &Value::Null)
+    );
     assert!(listed[0]["seen_by"].as_str().unwrap().contains('@'), "{row}");
     let table = ask(&archive, &["restore", "list"]);
     assert!(table.ok().lines().next().unwrap().starts_with("ID "), "{table:?}");
@@ -101,28 +110,43 @@ async fn a_restore_is_told_with_who_when_why_what_and_where_to() {
     assert_eq!((&report["filter"]["offset_from"], &report["filter"]["offset_to"]), (&0.into(), &5.into()), "{report}");
     assert_eq!((&report["restored_by_target"]["orders"], &report["order"]["holds"]), (&5.into(), &true.into()));
     let entries = report["order"]["entries"].as_array().unwrap();
-    let events: Vec<_> = entries.iter().map(|e| (e["number"].as_u64().unwrap(), e["event"].as_str().unwrap())).collect();
+    let events: Vec<_> =
+        entries.iter().map(|e| (e["number"].as_u64().unwrap(), e["event"].as_str().unwrap())).collect();
     assert_eq!(events, [(1, "begun"), (2, "ended")]);
     assert_eq!(entries[0]["of_sha256"], support::sha256(&fs::read(path(&archive, one, "plan.json")).unwrap()).as_str());
     assert_eq!((&entries[0]["of_sha256"], &entries[1]["of_sha256"]), (&report["plan_sha256"], &report["done_sha256"]));
     assert_eq!(entries[1]["previous_sha256"], entries[0]["sha256"]);
     assert_eq!(report["order"]["documents"], 4);
     let list = &report["lists"][0];
-    assert_eq!(list["sha256"], support::sha256(&fs::read(archive.path(list["key"].as_str().unwrap())).unwrap()).as_str());
+    assert_eq!(
+        list["sha256"],
+        support::sha256(&fs::read(archive.path(list["key"].as_str().unwrap())).unwrap()).as_str()
+    );
     let rows = report["rows"].as_array().unwrap();
     assert_eq!(rows.len(), 3, "{report}");
     assert_eq!((&rows[1]["record_id"], &rows[1]["target_topic"]), (&"orders-dlq/0/1".into(), &"orders".into()));
-    assert_eq!(ask(&archive, &["restore", "report", one, "-o", "json", "--rows", "0"]).json()["rows"], serde_json::json!([]));
+    assert_eq!(
+        ask(&archive, &["restore", "report", one, "-o", "json", "--rows", "0"]).json()["rows"],
+        serde_json::json!([])
+    );
 
     let table = ask(&archive, &["restore", "report", two]);
-    for words in ["dead-letter topic is orders-dlq", "15 of 15 restored records", "the order of all restores holds", "already restored"] {
+    for words in [
+        "dead-letter topic is orders-dlq",
+        "15 of 15 restored records",
+        "the order of all restores holds",
+        "already restored",
+    ] {
         assert!(table.ok().contains(words), "{words}: {table:?}");
     }
 
     let page = ask(&archive, &["restore", "report", one, "-o", "html"]);
     let page = page.ok();
     assert!(page.starts_with("<!DOCTYPE html>") && page.trim_end().ends_with("</html>"), "{page}");
-    assert!(page.contains("INC-1: &lt;b&gt;fixed&lt;/b&gt;&lt;U+202E&gt;") && page.contains("Ann &lt;ann@example.org&gt;"), "{page}");
+    assert!(
+        page.contains("INC-1: &lt;b&gt;fixed&lt;/b&gt;&lt;U+202E&gt;") && page.contains("Ann &lt;ann@example.org&gt;"),
+        "{page}"
+    );
     for missing in ["<b>", "<script", "src=", "href=", "url(", "@import", "\u{202e}"] {
         assert!(!page.contains(missing), "{missing}: {page}");
     }
@@ -140,14 +164,25 @@ async fn an_unfinished_restore_is_told_with_how_far_it_is_and_what_to_do() {
     let status = ask(&archive, &["restore", "status"]);
     assert_eq!(status.code, 1, "{status:?}");
     let resume = format!("--resume {id}");
-    for words in ["unfinished: 5 of 20", "at least 5 of 20 selected records are done (25 %)", "run 1, begun at", "INC-2", &resume, "--take-over"] {
+    for words in [
+        "unfinished: 5 of 20",
+        "at least 5 of 20 selected records are done (25 %)",
+        "run 1, begun at",
+        "INC-2",
+        &resume,
+        "--take-over",
+    ] {
         assert!(status.out.contains(words), "{words}: {status:?}");
     }
     assert!(!status.out.contains("stalled"), "it was heard of a moment ago: {status:?}");
     let told = ask(&archive, &["restore", "status", id, "-o", "jsonl"]);
     assert_eq!((told.code, told.out.lines().count()), (1, 1), "{told:?}");
     let told: Value = serde_json::from_str(&told.out).unwrap();
-    assert_eq!((&told["done_at_least"], &told["stalled"], &told["restored"]), (&5.into(), &false.into(), &Value::Null), "{told}");
+    assert_eq!(
+        (&told["done_at_least"], &told["stalled"], &told["restored"]),
+        (&5.into(), &false.into(), &Value::Null),
+        "{told}"
+    );
     assert_eq!(told["last_batch_at"], told["last_heard_at"], "{told}");
     let report = ask(&archive, &["restore", "report", id]);
     assert!(report.ok().contains("the first 5 of what is listed so far"), "{report:?}");
@@ -198,7 +233,12 @@ async fn a_report_tells_what_does_not_fit_its_hash() {
     changed(path(&archive, id, "plan.json"), "transactions", "transaction", "plan.json is another one");
     changed(path(&archive, id, "done.json"), "\"runs\":1", "\"runs\":2", "done.json is another one");
     changed(path(&archive, id, "records-00000.parquet"), "PAR1", "PAR2", "records-00000.parquet is another one");
-    changed(archive.path("restores/order-0000000001.json"), ":1", ": 1", "order-0000000002.json or the one before it was changed");
+    changed(
+        archive.path("restores/order-0000000001.json"),
+        ":1",
+        ": 1",
+        "order-0000000002.json or the one before it was changed",
+    );
     fs::remove_file(archive.path("restores/order-0000000001.json")).unwrap();
     let told = ask(&archive, &["restore", "report", id]);
     assert!(told.code == 4 && told.out.contains("order-0000000001.json is missing"), "{told:?}");
@@ -270,7 +310,10 @@ async fn discards_are_listed_and_lie_there_as_ranges() {
     let told: Vec<_> = listed.as_array().unwrap().iter().map(|d| (&d["number"], &d["action"], &d["records"])).collect();
     assert_eq!(told, [(&2.into(), &"undo".into(), &2.into()), (&1.into(), &"discard".into(), &6.into())], "{listed}");
     assert_eq!((&listed[1]["by"], &listed[1]["object"]), (&"Ann".into(), &layout::disposition_key(1).into()));
-    assert_eq!(listed[1]["sha256"], support::sha256(&fs::read(archive.path(&layout::disposition_key(1))).unwrap()).as_str());
+    assert_eq!(
+        listed[1]["sha256"],
+        support::sha256(&fs::read(archive.path(&layout::disposition_key(1))).unwrap()).as_str()
+    );
     let table = ask(&archive, &["discard", "list"]);
     assert!(table.ok().contains("undo") && table.ok().contains("INC-3") && table.ok().contains("Ann"), "{table:?}");
 

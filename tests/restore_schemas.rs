@@ -19,8 +19,7 @@ const MS: i64 = 1_791_417_600_000;
 const NAMES: [&str; 5] = ["plan", "draft", "done", "order", "run"];
 
 /// Fields that may be absent.
-const OPTIONAL: [&str; 8] =
-    ["by", "reason", "draft", "values_sha256", "closing", "closed", "refetched", "unmarked"];
+const OPTIONAL: [&str; 8] = ["by", "reason", "draft", "values_sha256", "closing", "closed", "refetched", "unmarked"];
 /// Objects whose fields are no names of fields.
 const MAPS: [&str; 7] =
     ["targets", "windows", "skipped", "restored_by_target", "skipped_by_reason", "filter", "headers"];
@@ -50,7 +49,8 @@ fn objects(at: &str, value: &Value, found: &mut Vec<String>) {
 #[track_caller]
 fn check(name: &str, document: &Value) {
     let validator = validator(name);
-    let problems: Vec<String> = validator.iter_errors(document).map(|e| format!("{}: {e}", e.instance_path())).collect();
+    let problems: Vec<String> =
+        validator.iter_errors(document).map(|e| format!("{}: {e}", e.instance_path())).collect();
     assert!(problems.is_empty(), "{name}: {problems:#?}\n{document:#}");
     let mut pointers = Vec::new();
     objects("", document, &mut pointers);
@@ -132,7 +132,8 @@ fn a_run_that_ends_a_restore_and_what_is_none() {
     let closing = Closing { reason: "made way".into(), uncertain: false };
     let document = serde_json::to_value(run(Some(closing))).unwrap();
     check("run", &document);
-    for (pointer, wrong) in [("/start", json!(-1)), ("/started_at", json!("noon")), ("/closing/uncertain", json!("no"))] {
+    for (pointer, wrong) in [("/start", json!(-1)), ("/started_at", json!("noon")), ("/closing/uncertain", json!("no"))]
+    {
         let mut document = document.clone();
         *document.pointer_mut(pointer).unwrap() = wrong;
         assert!(!validator("run").is_valid(&document), "{pointer}");

@@ -109,7 +109,8 @@ async fn an_order_with_a_hole_or_a_document_that_was_changed_is_damage() {
     assert_ne!(other.as_bytes(), genuine);
     fs::write(archive.path(&order(2)), other).unwrap();
     only(&verify(&archive).await, What::ChainBroken, &order(3));
-    fs::write(archive.path(&order(2)), String::from_utf8(genuine).unwrap().replace("\"version\":1", "\"version\":2")).unwrap();
+    fs::write(archive.path(&order(2)), String::from_utf8(genuine).unwrap().replace("\"version\":1", "\"version\":2"))
+        .unwrap();
     only(&verify(&archive).await, What::UnknownVersion, &order(2));
 }
 
@@ -119,7 +120,10 @@ async fn what_a_killed_restore_leaves_out_is_noted_and_no_damage() {
     fs::remove_file(archive.path(&order(4))).unwrap();
     let report = verify(&archive).await;
     assert!(report.damage.is_empty(), "{:#?}", report.damage);
-    assert!(report.notes[0].note.contains("it has ended, and the order of restores does not say so yet"), "{report:#?}");
+    assert!(
+        report.notes[0].note.contains("it has ended, and the order of restores does not say so yet"),
+        "{report:#?}"
+    );
 
     for name in ["done.json", "records-00000.parquet", "skipped-00000.jsonl"] {
         fs::remove_file(archive.path(&format!("restores/{two}/{name}"))).unwrap();

@@ -172,7 +172,9 @@ pub async fn run(mut args: Args) -> Result<u8> {
     if !args.dry_run
         && let Err(e) = disposition::ranges::write_missing(&catalog).await
     {
-        tracing::warn!("the discards hold, but their Parquet for SQL engines is not all there: the next discard writes it ({e})");
+        tracing::warn!(
+            "the discards hold, but their Parquet for SQL engines is not all there: the next discard writes it ({e})"
+        );
     }
     told.print()?;
     Ok(u8::from(!selected.records.not_found.is_empty()))

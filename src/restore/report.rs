@@ -203,7 +203,8 @@ impl Report {
         }
         let begun = links.iter().any(|link| link.doc.event == Event::Begun);
         if !begun && self.runs.values().any(|run| run.closing.is_none()) {
-            problems.push("it was begun, and the order of restores does not have it: its newest documents are gone".into());
+            problems
+                .push("it was begun, and the order of restores does not have it: its newest documents are gone".into());
         }
     }
 

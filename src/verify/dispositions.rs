@@ -72,7 +72,8 @@ pub(super) async fn verify(run: &Run) -> Result<()> {
         expect.compare(&key, before.number.into(), named.as_deref()).into_iter().for_each(|damage| run.tell(damage));
     }
     if let Some(first) = no_ranges.first() {
-        let note = format!("{} dispositions have no Parquet for SQL engines: the next `discard` writes it", no_ranges.len());
+        let note =
+            format!("{} dispositions have no Parquet for SQL engines: the next `discard` writes it", no_ranges.len());
         run.note(layout::ranges_key(*first), note);
     }
     let mut found = run.found();
@@ -97,7 +98,10 @@ async fn compare_ranges(run: &Run, stored: &Stored) -> Result<()> {
         ranges::read(bytes, |row, range| {
             let expected = rest.next();
             if differs.is_none() && (*row != said || expected.as_ref() != Some(&range)) {
-                differs = Some(format!("{}..{} of {}/{}, {}", range.from, range.to, range.topic, range.partition, row.action));
+                differs = Some(format!(
+                    "{}..{} of {}/{}, {}",
+                    range.from, range.to, range.topic, range.partition, row.action
+                ));
             }
         })
     });

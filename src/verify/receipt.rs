@@ -49,7 +49,9 @@ impl ChainEnd {
             _ if self.number == 0 => None,
             // Of one that is missing from the middle it is told already.
             None if newest > self.number => None,
-            None => Some(Damage::new(What::ReceiptCutOff, key, expected, format!("nothing: the newest one is {newest}"))),
+            None => {
+                Some(Damage::new(What::ReceiptCutOff, key, expected, format!("nothing: the newest one is {newest}")))
+            }
             Some(_) if sha256 == self.sha256.as_deref() => None,
             Some(sha256) => Some(Damage::new(What::ReceiptChanged, key, expected, sha256)),
         }

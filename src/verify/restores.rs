@@ -49,7 +49,8 @@ async fn follow(run: &Run) -> Result<Chain> {
         if expect.is_some_and(|expect| expect.number == number) {
             named = Some(sha256_hex(&bytes));
         }
-        let doc = documents::parse::<OrderDoc>(What::RestoreDamaged, &key, &bytes).map_err(|damage| run.tell(damage)).ok();
+        let doc =
+            documents::parse::<OrderDoc>(What::RestoreDamaged, &key, &bytes).map_err(|damage| run.tell(damage)).ok();
         if doc.as_ref().is_some_and(|doc| !audit::is_id(&doc.restore_id)) {
             run.tell(Damage::new(What::RestoreDamaged, &key, "the id of a restore", "none"));
         }
@@ -81,7 +82,8 @@ async fn look_at(run: &Run, chain: &Chain, id: &str) -> Result<()> {
             None => run.tell(Damage::new(What::RestoreMissing, key(name), expected, "nothing")),
         }
     }
-    let damaged = |name, expected: &str, found: String| run.tell(Damage::new(What::RestoreDamaged, key(name), expected, found));
+    let damaged =
+        |name, expected: &str, found: String| run.tell(Damage::new(What::RestoreDamaged, key(name), expected, found));
     if let Some(bytes) = plan {
         match from_bytes::<PlanDoc>(&key("plan.json"), &bytes) {
             Ok(plan) => check_plan(run, &folder, &plan, id).await?,
@@ -109,7 +111,8 @@ async fn look_at(run: &Run, chain: &Chain, id: &str) -> Result<()> {
 async fn check_plan(run: &Run, folder: &Folder<'_>, plan: &PlanDoc, id: &str) -> Result<()> {
     let is_archive = run.archive_id.as_ref().is_none_or(|archive| *archive == plan.archive_id);
     if plan.restore_id != id || !is_archive {
-        let (at, found) = (format!("{PREFIX}{id}/plan.json"), format!("{} of archive {}", plan.restore_id, plan.archive_id));
+        let (at, found) =
+            (format!("{PREFIX}{id}/plan.json"), format!("{} of archive {}", plan.restore_id, plan.archive_id));
         run.tell(Damage::new(What::RestoreDamaged, at, "the plan of this restore", found));
     }
     let Some(sha256) = plan.options.values_sha256.as_deref() else { return Ok(()) };

@@ -12,10 +12,12 @@ use crate::layout;
 use serde_json::json;
 
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Each command that discarded records or took discards back, the newest first. The chain is followed from the \
+#[command(
+    after_help = "Each command that discarded records or took discards back, the newest first. The chain is followed from the \
     first: one that is missing or changed is an error. Which records are discarded now: `list --disposition discarded`.\n\n\
     -o json: one array of objects, jsonl: one a line: number, action, at, by, user, host, reason, filter, selected, records, \
-    counts, object, sha256.")]
+    counts, object, sha256."
+)]
 pub struct Args {
     #[command(flatten)]
     output: OutputArgs,

@@ -94,7 +94,10 @@ mod tests {
             notes: vec![bad.into()],
         };
         let page = page(bad, bad, &[section]);
-        assert!(!page.contains("<script") && !page.contains("alert('") && !page.contains(['\u{202e}', '\u{1b}']), "{page}");
+        assert!(
+            !page.contains("<script") && !page.contains("alert('") && !page.contains(['\u{202e}', '\u{1b}']),
+            "{page}"
+        );
         let escaped = "&lt;script&gt;alert(&#39;x&#39;)&lt;/script&gt;&quot;&amp;&lt;U+202E&gt;";
         assert_eq!(page.matches(escaped).count(), 8, "{page}");
     }

@@ -14,14 +14,16 @@ use clap::ValueEnum;
 use serde_json::{Value, json};
 
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Who, when, from which host, filter, options, counts, runs, lists with their SHA-256, the restore's place in \
+#[command(
+    after_help = "Who, when, from which host, filter, options, counts, runs, lists with their SHA-256, the restore's place in \
     the order of all restores with its hashes, corrected values, and where the first records went. The order is followed from \
     its first document: whether it holds is told.\n\n\
     Exit codes: 0 all of it fits its hashes; 4 something does not, see PROBLEM; 1 the store does not answer; 2 wrong usage, or \
     no such restore.\n\n\
     Examples:\n  \
     dlq-archiver restore report 4a1f0c92be37-1 --archive s3://compliance/dlq\n  \
-    dlq-archiver restore report 4a1f0c92be37-1 --archive s3://compliance/dlq -o html > restore.html")]
+    dlq-archiver restore report 4a1f0c92be37-1 --archive s3://compliance/dlq -o html > restore.html"
+)]
 pub struct Args {
     /// The restore, as `restore list` has it
     #[arg(value_name = "ID")]
@@ -67,7 +69,8 @@ pub async fn run(args: Args) -> Result<u8> {
         ReportOutput::Json => output::line(&text::escaped(&document(&report).to_string()))?,
         ReportOutput::Html => {
             let title = format!("Restore {} of {}", args.id, store.url());
-            let made = format!("made at {} by dlq-archiver {PROGRAM_VERSION}, from restores/{}/", rfc3339(now_us()), args.id);
+            let made =
+                format!("made at {} by dlq-archiver {PROGRAM_VERSION}, from restores/{}/", rfc3339(now_us()), args.id);
             let mut out = Out::new();
             out.text(&html::page(&title, &made, &sections::all(&report)))?;
             out.flush()?;

@@ -166,8 +166,13 @@ fn order(report: &Report) -> Section {
         let before = link.doc.previous_sha256.clone().unwrap_or_else(|| "none: it is the first".into());
         vec![event.to_owned(), turn::order_key(link.number), link.doc.sha256.clone(), link.sha256.clone(), before]
     };
-    let columns =
-        vec![text_of("EVENT"), text_of("OBJECT"), text_of("SHA-256 OF PLAN OR END"), text_of("ITS OWN SHA-256"), text_of("SHA-256 BEFORE IT")];
+    let columns = vec![
+        text_of("EVENT"),
+        text_of("OBJECT"),
+        text_of("SHA-256 OF PLAN OR END"),
+        text_of("ITS OWN SHA-256"),
+        text_of("SHA-256 BEFORE IT"),
+    ];
     let mut notes = Vec::new();
     if report.problems.is_empty() {
         notes.push(format!(
@@ -177,7 +182,14 @@ fn order(report: &Report) -> Section {
         ));
     }
     let problems = report.problems.clone();
-    Section { title: "Place in the order of restores", problems, columns, rows: report.links.iter().map(row).collect(), notes, ..Section::default() }
+    Section {
+        title: "Place in the order of restores",
+        problems,
+        columns,
+        rows: report.links.iter().map(row).collect(),
+        notes,
+        ..Section::default()
+    }
 }
 
 fn corrected(report: &Report) -> Section {
@@ -189,13 +201,22 @@ fn corrected(report: &Report) -> Section {
     };
     let mut notes = Vec::new();
     if report.corrected_total > 0 {
-        notes.push(format!("{} were restored with another value than is archived", text::count(report.corrected_total, "record")));
+        notes.push(format!(
+            "{} were restored with another value than is archived",
+            text::count(report.corrected_total, "record")
+        ));
     }
     if report.corrected_total > report.corrected.len() as u64 {
         notes.push(format!("the first {CORRECTED} are above; the lists have all, in value_corrected"));
     }
     let columns = vec![text_of("RECORD"), text_of("SHA-256 ARCHIVED"), text_of("SHA-256 RESTORED")];
-    Section { title: "Corrected values", columns, rows: report.corrected.iter().map(row).collect(), notes, ..Section::default() }
+    Section {
+        title: "Corrected values",
+        columns,
+        rows: report.corrected.iter().map(row).collect(),
+        notes,
+        ..Section::default()
+    }
 }
 
 /// Where a record went: `topic/partition/offset`.
@@ -210,7 +231,9 @@ fn rows(report: &Report) -> Section {
     let shown = report.rows.len() as u64;
     let note = match &report.overview.done {
         Some(done) => format!("{shown} of {} restored records; the lists have all", done.restored),
-        None => format!("the first {shown} of what is listed so far; of the last batch it is not known whether it became visible"),
+        None => format!(
+            "the first {shown} of what is listed so far; of the last batch it is not known whether it became visible"
+        ),
     };
     Section {
         title: "What went where",
@@ -234,7 +257,8 @@ pub fn print(sections: &[Section], out: &mut Out) -> Result<()> {
             out.line(&format!("  {name}{pad}  {}", text::clean(value)))?;
         }
         let columns = section.columns.iter();
-        let columns = columns.map(|c| if c.number { table::Column::number(c.title) } else { table::Column::whole(c.title) });
+        let columns =
+            columns.map(|c| if c.number { table::Column::number(c.title) } else { table::Column::whole(c.title) });
         let mut table = Table::new(columns.collect());
         for row in &section.rows {
             table.row(row.iter().map(|cell| text::clean(cell).into_owned()).collect(), out)?;

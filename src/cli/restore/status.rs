@@ -14,7 +14,8 @@ use serde_json::{Value, json};
 use std::collections::BTreeSet;
 
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Without ID: the restores that have not ended. A batch is listed when it is sent, so what is told is what \
+#[command(
+    after_help = "Without ID: the restores that have not ended. A batch is listed when it is sent, so what is told is what \
     is known to be done. A restore looks stalled when nothing was heard of it for 5 minutes: neither a new run nor a new \
     batch, by the clocks of the machines that restore and of this one. It cannot be seen from here whether its process lives.\n\n\
     Exit codes: 0 none of those told is unfinished; 1 some is; 2 wrong usage, or no such restore.\n\n\
@@ -22,7 +23,8 @@ use std::collections::BTreeSet;
     last_batch_at, last_heard_at, stalled, next (what to do).\n\n\
     Examples:\n  \
     dlq-archiver restore status --archive s3://compliance/dlq\n  \
-    dlq-archiver restore status 4a1f0c92be37-1 --archive s3://compliance/dlq -o json")]
+    dlq-archiver restore status 4a1f0c92be37-1 --archive s3://compliance/dlq -o json"
+)]
 pub struct Args {
     /// The restore to tell of, ended or not
     #[arg(value_name = "ID")]
@@ -119,13 +121,17 @@ impl Told {
                     plan.selected,
                     reached.saturating_mul(100).checked_div(plan.selected).unwrap_or(100)
                 ),
-                None => "  how far it is cannot be told now: its lists do not follow each other. It may be writing: ask \
+                None => {
+                    "  how far it is cannot be told now: its lists do not follow each other. It may be writing: ask \
                          again. If that stays, run `dlq-archiver verify`"
-                    .to_owned(),
+                        .to_owned()
+                }
             });
         }
         match &self.run {
-            Some((number, run)) => lines.push(format!("  run {number}, begun at {} by {}", run.started_at, run.started_by)),
+            Some((number, run)) => {
+                lines.push(format!("  run {number}, begun at {} by {}", run.started_at, run.started_by))
+            }
             None => lines.push("  no run has begun: nothing was sent".to_owned()),
         }
         if let Some(at) = self.last_batch_us {
