@@ -91,6 +91,8 @@ async fn each_object_that_was_changed_or_removed_is_damage() {
         fs::write(archive.path(&key), genuine).unwrap();
     }
     assert!(verify(&archive).await.damage.is_empty());
+    fs::write(archive.path(&of(&two, "run-1.json")), "{").unwrap();
+    only(&verify(&archive).await, changed, &of(&two, "run-"));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -94,8 +94,8 @@ impl What {
                  discarded is not known"
             }
             Self::DispositionRanges => {
-                "remove it: the next `dlq-archiver discard` that writes makes it anew from the document beside it. SQL engines read \
-                 what is wrong until then, the program does not"
+                "it or the document beside it was changed: compare both with an older version or a copy of the bucket. If the \
+                 document is genuine, remove this one: the next `dlq-archiver discard` writes it anew"
             }
             Self::RestoreMissing | Self::RestoreDamaged => {
                 "restore it from an older version or a copy of the bucket: what was restored, and by whom, is not known for \

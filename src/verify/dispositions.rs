@@ -18,7 +18,7 @@ pub(super) type Pending = HashMap<Place, (u32, RoaringTreemap)>;
 /// Follows the chain from its beginning, behind damage too. Left to find are the offsets that it names.
 pub(super) async fn verify(run: &Run) -> Result<()> {
     let (mut before, mut whole, mut standing) = (End::default(), true, Standing::default());
-    let expect = run.expect().and_then(|receipt| receipt.dispositions.as_ref());
+    let expect = run.receipt().and_then(|receipt| receipt.dispositions.as_ref());
     let (mut named, mut no_ranges) = (None, Vec::new());
     let listed = run.store.list_all(layout::DISPOSITIONS_PREFIX).await?;
     let ranges: BTreeSet<u32> = listed.iter().filter_map(|object| layout::ranges_number(&object.key)).collect();

@@ -286,7 +286,7 @@ impl Run {
     }
 
     /// What the receipt says, if it is of this archive.
-    fn expect(&self) -> Option<&Receipt> {
+    fn receipt(&self) -> Option<&Receipt> {
         self.options.expect.as_ref().filter(|receipt| self.archive_id.as_ref() == Some(&receipt.archive_id))
     }
 
@@ -402,7 +402,7 @@ impl Run {
         }
         drop(sender);
         self.checkpoints(&chain, &place, &ledger).await?;
-        if let Some(receipt) = self.expect() {
+        if let Some(receipt) = self.receipt() {
             let ours = |p: &&Partition| layout::ledger_prefix(&p.topic, p.partition, p.generation) == ledger.prefix;
             if let Some(damage) = receipt.partitions.iter().find(ours).and_then(|p| chain.compare(p)) {
                 self.tell(damage);

@@ -4,7 +4,7 @@
 
 use super::damage::{Damage, What};
 use super::{ChainEnd, Run, documents};
-use crate::error::Result;
+use crate::error::{Kind, Result};
 use crate::ledger::{from_bytes, sha256_hex};
 use crate::restore::audit::{self, DoneDoc, Folder, ListDoc, PREFIX};
 use crate::restore::chain::Chain;
@@ -30,7 +30,7 @@ pub(super) async fn verify(run: &Run) -> Result<()> {
 /// Follows the order from its first document, behind damage too.
 async fn follow(run: &Run) -> Result<Chain> {
     let (mut chain, mut named) = (Chain::default(), None);
-    let expect = run.expect().and_then(|receipt| receipt.restores.as_ref());
+    let expect = run.receipt().and_then(|receipt| receipt.restores.as_ref());
     let documents = turn::documents(&*run.store).await?;
     let fetched = documents.into_iter().map(|(number, key)| {
         async move {
@@ -146,7 +146,14 @@ async fn check_list(run: &Run, list: &ListDoc) -> Result<()> {
 /// Whether it stands in the order as it should. What a killed command left out is no damage.
 async fn turn_of(run: &Run, chain: &Chain, folder: &Folder<'_>, id: &str, is_done: bool) -> Result<()> {
     let at = format!("{PREFIX}{id}/plan.json");
-    let runs = folder.runs().await?;
+    let runs = match folder.runs().await {
+        Err(e) if e.kind() == Kind::Corrupt => {
+            let expected = "documents of the restore's runs";
+            run.tell(Damage::new(What::RestoreDamaged, format!("{PREFIX}{id}/run-"), expected, e.message()));
+            return Ok(());
+        }
+        runs => runs?,
+    };
     if !chain.has(id, Event::Begun) {
         // Who ends a plan that has no turn writes a run, too.
         let sends = runs.values().any(|run| run.closing.is_none());

@@ -2,7 +2,7 @@
 //!
 //! Invariant: what comes from records, names and users is escaped.
 
-use super::sections::Section;
+use super::sections::{Column, Section};
 use crate::cli::text;
 use std::fmt::Write;
 
@@ -12,8 +12,11 @@ h1{font-size:16pt;margin:0 0 1mm}h2{font-size:12pt;margin:7mm 0 1.5mm;border-bot
 p{margin:1mm 0}table{border-collapse:collapse;width:100%;margin:1mm 0}thead{display:table-header-group}\
 tr{break-inside:avoid}th,td{text-align:left;vertical-align:top;padding:.6mm 2mm .6mm 0;overflow-wrap:anywhere}\
 th{font-weight:600}thead th{border-bottom:.5pt solid #888}table.facts th{width:38mm;white-space:nowrap}\
-td.n{text-align:right;white-space:nowrap}table.rows{font-size:8.5pt}.bad{font-weight:700}\
+th{overflow-wrap:normal}td.s{white-space:nowrap}th.n,td.n{text-align:right;white-space:nowrap}table.rows{font-size:8.5pt}.bad{font-weight:700}\
 @media print{body{max-width:none;padding:0}}";
+
+/// A cell of no more characters is not broken.
+const SHORT: usize = 12;
 
 fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
@@ -64,13 +67,18 @@ pub fn page(title: &str, made: &str, sections: &[Section]) -> String {
 }
 
 fn rows(section: &Section, out: &mut String) {
-    let titles = section.columns.iter().map(|c| format!("<th scope=\"col\">{}</th>", escape(c.title)));
+    let class = |number: bool, text: &str| match (number, text::width(text)) {
+        (true, _) => " class=\"n\"",
+        (false, 0..=SHORT) => " class=\"s\"",
+        (false, _) => "",
+    };
+    let title = |c: &Column| format!("<th scope=\"col\"{}>{}</th>", class(c.number, ""), escape(c.title));
+    let titles = section.columns.iter().map(title);
     let _ = writeln!(out, "<table class=\"rows\">\n<thead><tr>{}</tr></thead>\n<tbody>", titles.collect::<String>());
     for row in &section.rows {
         out.push_str("<tr>");
         for (cell, column) in row.iter().zip(&section.columns) {
-            let class = if column.number { " class=\"n\"" } else { "" };
-            let _ = write!(out, "<td{class}>{}</td>", escape(cell));
+            let _ = write!(out, "<td{}>{}</td>", class(column.number, cell), escape(cell));
         }
         out.push_str("</tr>\n");
     }
@@ -80,7 +88,6 @@ fn rows(section: &Section, out: &mut String) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::restore::sections::Column;
 
     #[test]
     fn nothing_that_a_name_holds_is_markup() {

@@ -90,7 +90,10 @@ fn selection(report: &Report) -> Section {
         ("Filter as JSON", json(serde_json::to_value(&plan.filter).ok())),
         ("Options", json(serde_json::to_value(&plan.options).ok())),
         ("Plan of a dry run", Some(plan.draft.clone().unwrap_or_else(|| "none".into()))),
-        ("Planned", Some(format!("{} to restore, from {} cuts", plan.to_restore, report.overview.cuts))),
+        (
+            "Planned",
+            Some(format!("{} to restore, from {}", plan.to_restore, text::count(report.overview.cuts as u64, "cut"))),
+        ),
         ("Planned skips", (!skips.is_empty()).then(|| skips.join("; "))),
         ("Dialects' digest", Some(plan.dialects_digest.clone())),
         ("SHA-256 of plan.json", Some(report.overview.plan_sha256.clone())),
