@@ -208,6 +208,16 @@ pub fn disposition_number(key: &str) -> Option<u32> {
     is_name.then(|| digits.parse().ok()).flatten()
 }
 
+/// The ranges of the `number`-th disposition, for SQL engines.
+pub fn ranges_key(number: u32) -> String {
+    format!("{DISPOSITIONS_PREFIX}{number:010}.parquet")
+}
+
+/// Reads back the number of a [`ranges_key`].
+pub fn ranges_number(key: &str) -> Option<u32> {
+    key.strip_suffix(".parquet").and_then(|stem| disposition_number(&format!("{stem}.json")))
+}
+
 /// Checked before an intent is written: the archive's own prefix may make a key too long for a store.
 pub fn check_key(key: &str) -> Result<()> {
     if let Some(long) = key.split('/').find(|s| s.len() > MAX_SEGMENT) {

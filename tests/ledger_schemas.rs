@@ -14,7 +14,7 @@ use dlq_archiver::ledger::{
 };
 use dlq_archiver::record::{Header, RawBatch, TimestampType};
 use dlq_archiver::store::{self, StoreOptions};
-use dlq_archiver::verify::{Partition, Receipt};
+use dlq_archiver::verify::{ChainEnd, Partition, Receipt};
 use serde_json::{Value, json};
 use std::fs;
 use std::path::Path;
@@ -43,6 +43,11 @@ fn objects(at: &str, value: &Value, found: &mut Vec<String>) {
 
 /// The bytes are valid; without any one of their fields, or with one more in any object, they are not.
 fn check(name: &str, bytes: &[u8]) {
+    check_but(name, bytes, &[]);
+}
+
+/// The same, but for fields that came later: they may be absent.
+fn check_but(name: &str, bytes: &[u8], optional: &[&str]) {
     let validator = validator(name);
     let document: Value = serde_json::from_slice(bytes).unwrap();
     let problems: Vec<String> =
@@ -58,7 +63,8 @@ fn check(name: &str, bytes: &[u8]) {
         for field in fields {
             let mut without = document.clone();
             without.pointer_mut(&at).unwrap().as_object_mut().unwrap().remove(&field);
-            assert!(!validator.is_valid(&without), "{name}: {at}/{field} is not required");
+            let may = optional.contains(&&field[..]);
+            assert_eq!(validator.is_valid(&without), may, "{name}: {at}/{field}: whether it is not required");
         }
     }
 }
@@ -283,9 +289,14 @@ fn receipts_of_a_ledger_with_and_without_manifests() {
             rows: 40,
             objects: 2,
             bytes: 4000,
+            dispositions: Some(ChainEnd::default()),
+            restores: Some(ChainEnd { number: 4, sha256: Some("0a".repeat(32)) }),
         };
         let bytes = to_bytes(&receipt).unwrap();
-        check("receipt", &bytes);
+        check_but("receipt", &bytes, &["dispositions", "restores"]);
+        refused("receipt", &bytes, "/restores/sha256", json!("0"));
+        refused("receipt", &bytes, "/dispositions", json!(null));
+        check("receipt", &to_bytes(&Receipt { dispositions: None, restores: None, ..receipt }).unwrap());
         refused("receipt", &bytes, "/partitions/0/sha256", json!(null));
         refused("receipt", &bytes, "/version", json!(2));
     }

@@ -1,5 +1,7 @@
 //! `dlq-archiver discard`.
 
+mod list;
+
 use super::args::{ArchiveArgs, StoreCreateArg};
 use super::asking::{Asking, user_and_host};
 use super::disposition::past;
@@ -22,18 +24,30 @@ use crate::restore::plan::PlanDoc;
 use serde_json::json;
 use std::time::Duration;
 
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    /// What was discarded and taken back, by whom and why, the newest first
+    List(list::Args),
+}
+
 #[derive(Debug, clap::Args)]
 #[command(
+    args_conflicts_with_subcommands = true,
+    subcommand_negates_reqs = true,
+    disable_help_subcommand = true,
     after_help = "A discarded record is accepted as lost: `restore` skips it, `list --disposition discarded` has it, `show ID` \
     says by whom and why. Nothing is deleted; --undo takes it back. Each command that changes something leaves one object \
     under dispositions/ in the archive: who, when, from which host, filter, reason, counts, records, and the SHA-256 of the one \
-    before. The same command again changes nothing.\n\n\
+    before; and beside it the same as ranges of offsets in Parquet, for SQL engines. The same command again changes nothing.\n\n\
     Exit codes: 0 done, or nothing to do; 1 a --record-id selected nothing, or the store does not answer; 2 wrong usage.\n\n\
     Examples:\n  \
     dlq-archiver discard --archive s3://compliance/dlq --pipeline size-check --until 2026-10-08 --reason 'INC-4711: test load'\n  \
     dlq-archiver discard --archive s3://compliance/dlq --record-id orders-dlq/0/42 --undo --reason 'needed after all'"
 )]
 pub struct Args {
+    #[command(subcommand)]
+    command: Option<Command>,
+
     /// Why. It is kept, and shown; needed but for --dry-run
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
@@ -119,7 +133,10 @@ impl Args {
     }
 }
 
-pub async fn run(args: Args) -> Result<u8> {
+pub async fn run(mut args: Args) -> Result<u8> {
+    if let Some(Command::List(args)) = args.command.take() {
+        return list::run(args).await;
+    }
     let filter = args.filter.filter()?;
     args.check(&filter)?;
     let store = args.store.read().await?;
@@ -151,6 +168,13 @@ pub async fn run(args: Args) -> Result<u8> {
             let open = audit::open(&*store).await?;
             told.unfinished = disposition::may_send(&catalog, &open, &selected).await?;
         }
+    }
+    if !args.dry_run
+        && let Err(e) = disposition::ranges::write_missing(&catalog).await
+    {
+        tracing::warn!(
+            "the discards hold, but their Parquet for SQL engines is not all there: the next discard writes it ({e})"
+        );
     }
     told.print()?;
     Ok(u8::from(!selected.records.not_found.is_empty()))

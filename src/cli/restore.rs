@@ -2,9 +2,16 @@
 
 mod args;
 mod file_format;
+mod html;
+mod list;
+mod looking;
 mod print;
+mod report;
+mod sections;
+mod status;
 mod to_file;
 mod values;
+mod words;
 
 pub use args::Args;
 
@@ -24,7 +31,10 @@ use crate::stage::{Stage, StageReceiver};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-pub async fn run(args: Args, config: &Config) -> Result<u8> {
+pub async fn run(mut args: Args, config: &Config) -> Result<u8> {
+    if let Some(command) = args.command.take() {
+        return looking::run(command).await;
+    }
     args.check()?;
     if let Some(path) = &args.to_file.path {
         return to_file::run(&args, path, config).await;

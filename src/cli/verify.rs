@@ -21,10 +21,12 @@ use std::time::{Duration, Instant};
 #[command(
     after_help = "Checked: every manifest tiles and chains to the one before; intents and manifests agree; every data \
     object is there with its size, SHA-256, rows, offsets and the records' checksums; nothing else is under data/; no offset \
-    is there twice; checkpoints agree; dispositions chain, and are of archived records. With --brokers: every record of the topics below the checkpoints is in the archive, \
+    is there twice; checkpoints agree; dispositions chain, are of archived records, and their Parquet says the same; the order \
+    of restores chains, and plans, ends, lists and corrected values have the hashes that it and they name. With --brokers: every record of the topics below the checkpoints is in the archive, \
     and is the same; what is not archived yet is noted.\n\n\
     Nothing in the ledger hashes a partition's newest manifest: that it was edited is found only by what its intent and \
-    objects say, and newest cuts that were removed with all their objects not at all. A receipt finds both: write one with \
+    objects say, and newest cuts that were removed with all their objects not at all. The same holds for the newest \
+    disposition and the newest restore. A receipt finds all of these: write one with \
     --receipt, keep it elsewhere than in the bucket, and give it to --expect the next time.\n\n\
     Exit codes: 0 no damage, 4 damage, 1 store or brokers do not answer, 2 wrong usage or configuration.\n\n\
     Examples:\n  \
@@ -41,11 +43,11 @@ pub struct Args {
     #[arg(short, long)]
     topic: Vec<String>,
 
-    /// Compare with a receipt that an earlier run wrote: its manifests must still be there, unchanged
+    /// Compare with a receipt that an earlier run wrote: its documents must still be there, unchanged
     #[arg(long, value_name = "FILE")]
     expect: Option<PathBuf>,
 
-    /// Write a receipt: where each partition's ledger ends. Only if there is no damage; replaces FILE
+    /// Write a receipt: where each partition's ledger, dispositions and the order of restores end. Only if there is no damage; replaces FILE
     #[arg(long, value_name = "FILE")]
     receipt: Option<PathBuf>,
 
@@ -223,6 +225,10 @@ fn summary(t: &Totals, quick: bool) -> String {
         0 => String::new(),
         n => format!(", {} ({} discarded)", text::count(n, "disposition"), t.discarded),
     };
+    let restores = match t.restores {
+        0 => String::new(),
+        n => format!(", {} ({} records)", text::count(n, "restore"), t.restored),
+    };
     let lost = loss_words(t.lost_offsets, t.unknown_offsets);
     let lost = lost.map_or_else(String::new, |told| format!("; {told}"));
     let originals = match t.originals {
@@ -230,7 +236,7 @@ fn summary(t: &Totals, quick: bool) -> String {
         n => format!(", {n} originals that were read again"),
     };
     format!(
-        "{}: {} records in {} objects ({}) of {} cuts in {} partitions{}{originals}{dispositions}{kafka}{lost}",
+        "{}: {} records in {} objects ({}) of {} cuts in {} partitions{}{originals}{dispositions}{restores}{kafka}{lost}",
         if t.damage == 0 { "no damage".to_owned() } else { format!("DAMAGE in {}", text::count(t.damage, "place")) },
         t.rows,
         t.objects,

@@ -5,10 +5,11 @@
 //! the next. A document is the whole of a command, so one that is killed did all or nothing.
 //!
 //! Owns the reading and writing of that chain, and the look at the records. [`documents`] is its form, [`standing`] what
-//! it comes to. Data and ledger are not touched. Invariant: a chain that has a hole, or does not hold together, is an
+//! it comes to, [`ranges`] what SQL engines read of it. Data and ledger are not touched. Invariant: a chain that has a hole, or does not hold together, is an
 //! error, never a shorter answer: what was discarded would be restored.
 
 pub mod documents;
+pub mod ranges;
 pub mod standing;
 
 use crate::archive::ledger::json_meta;
@@ -27,7 +28,7 @@ use crate::restore::plan::{PlanCut, PlanDoc};
 use crate::restore::plan_cut;
 use crate::store::Created;
 use bytes::Bytes;
-use documents::{Action, CountDoc, DispositionDoc, Stored, partition_docs};
+use documents::{Action, CountDoc, DispositionDoc, End, Stored, partition_docs};
 use futures::{FutureExt, StreamExt, TryStreamExt, stream};
 use standing::{Selection, Standing};
 
@@ -54,29 +55,46 @@ pub struct Request {
 /// # Errors
 /// [`crate::Kind::Corrupt`] if one is missing or damaged.
 pub async fn load(catalog: &Catalog) -> Result<Standing> {
+    let mut standing = Standing::default();
+    each(catalog, |stored| standing.add(stored)).await?;
+    Ok(standing)
+}
+
+/// Hands over each disposition, in order.
+///
+/// # Errors
+/// [`crate::Kind::Corrupt`] if one is missing or damaged.
+pub async fn each(catalog: &Catalog, mut then: impl FnMut(Stored)) -> Result<()> {
     let (store, archive_id) = (catalog.store(), &catalog.archive().archive_id);
     let listed = store.list_all(layout::DISPOSITIONS_PREFIX).await?;
-    let fetched: Vec<_> = (1..)
-        .zip(&listed)
-        .map(|(number, object)| {
+    let mut newest = 0;
+    for object in &listed {
+        let number = layout::disposition_number(&object.key).or_else(|| layout::ranges_number(&object.key));
+        let number = number.ok_or_else(|| missing(&layout::disposition_key(newest + 1), &object.key))?;
+        // Its Parquet is written behind a document: so one without it says that the document is gone.
+        if number > newest.saturating_add(1) {
+            return Err(missing(&layout::disposition_key(newest + 1), &object.key));
+        }
+        newest = newest.max(number);
+    }
+    let fetched: Vec<_> = (1..=newest)
+        .map(|number| {
             async move {
                 let key = layout::disposition_key(number);
-                if object.key != key {
-                    return Err(missing(&key, &object.key));
-                }
                 let bytes = store.get(&key).await?;
-                Ok((bytes.ok_or_else(|| missing(&key, "a listing that names it"))?, key))
+                Ok((bytes.ok_or_else(|| missing(&key, "what comes behind it"))?, key))
             }
             .boxed()
         })
         .collect();
-    let mut standing = Standing::default();
+    let mut before = End::default();
     let mut fetched = stream::iter(fetched).buffered(FETCHES);
     while let Some((bytes, key)) = fetched.try_next().await? {
-        let stored = Stored::read(&key, &bytes, standing.end(), archive_id)?;
-        standing.add(stored);
+        let stored = Stored::read(&key, &bytes, &before, archive_id)?;
+        before = stored.end.clone();
+        then(stored);
     }
-    Ok(standing)
+    Ok(())
 }
 
 fn missing(key: &str, there: &str) -> Error {

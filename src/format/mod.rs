@@ -9,6 +9,7 @@ mod jsonl_read;
 pub mod lookup;
 mod parquet_read;
 mod parquet_write;
+pub mod ranges;
 pub mod refetched;
 pub mod restored;
 pub mod row;

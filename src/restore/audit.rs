@@ -29,9 +29,9 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
 pub const PREFIX: &str = "restores/";
-const PLAN: &str = "plan.json";
+pub(super) const PLAN: &str = "plan.json";
 const VALUES: &str = "values.jsonl";
-const DONE: &str = "done.json";
+pub(super) const DONE: &str = "done.json";
 /// Lists that are fetched at a time.
 const FETCHES: usize = 16;
 /// Rows of one final list.
@@ -39,19 +39,19 @@ const LIST_ROWS: usize = 250_000;
 
 /// `run-<n>.json`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-struct RunDoc {
-    version: u32,
+pub struct RunDoc {
+    pub version: u32,
     /// Number of the record that this run began with.
-    start: u64,
+    pub start: u64,
     /// RFC 3339.
-    started_at: String,
-    started_by: String,
+    pub started_at: String,
+    pub started_by: String,
     /// Random, so that a process knows its own document.
-    process: String,
-    program_version: String,
+    pub process: String,
+    pub program_version: String,
     /// It sends nothing and ends the restore, finished or not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    closing: Option<Closing>,
+    pub closing: Option<Closing>,
 }
 
 /// The end of a restore that another one took over, or that made way for another.
@@ -156,7 +156,7 @@ impl<'s> Folder<'s> {
         Self { store, id: id.to_owned() }
     }
 
-    fn key(&self, name: &str) -> String {
+    pub(super) fn key(&self, name: &str) -> String {
         format!("{PREFIX}{}/{name}", self.id)
     }
 
@@ -171,6 +171,10 @@ impl<'s> Folder<'s> {
 
     pub async fn done_bytes(&self) -> Result<Option<Bytes>> {
         self.store.get(&self.key(DONE)).await
+    }
+
+    pub async fn values_bytes(&self) -> Result<Option<Bytes>> {
+        self.store.get(&self.key(VALUES)).await
     }
 
     /// The corrected values of a plan.
@@ -225,24 +229,30 @@ impl<'s> Folder<'s> {
     /// The pieces and runs that are there.
     pub async fn sent(&self) -> Result<Sent> {
         let mut sent = Sent::default();
-        let (pieces, runs) = (self.key("sent/"), self.key("run-"));
+        let pieces = self.key("sent/");
         for object in self.store.list_all(&pieces).await? {
             let piece = object.key.strip_prefix(&pieces).and_then(Piece::parse);
             sent.pieces.push(piece.ok_or_else(|| Error::corrupt(format!("{} is no list of a restore", object.key)))?);
         }
-        for object in self.store.list_all(&runs).await? {
-            let name = object.key.strip_prefix(&runs).and_then(|n| n.strip_suffix(".json"));
-            let Some(run) = name.and_then(|n| n.parse().ok()) else {
-                return Err(Error::corrupt(format!("{} is no run of a restore", object.key)));
-            };
-            let (doc, _): (RunDoc, _) = read(self.store, &object.key).await?;
-            if run > sent.last_run() {
-                sent.last = Some(format!("run {run}, begun at {} by {}", doc.started_at, doc.started_by));
-            }
+        for (run, doc) in self.runs().await? {
+            sent.last = Some(format!("run {run}, begun at {} by {}", doc.started_at, doc.started_by));
             sent.runs.insert(run, doc.start);
             sent.closing = sent.closing.or(doc.closing);
         }
         Ok(sent)
+    }
+
+    /// The runs that have begun.
+    pub async fn runs(&self) -> Result<BTreeMap<u32, RunDoc>> {
+        let (prefix, mut runs) = (self.key("run-"), BTreeMap::new());
+        for object in self.store.list_all(&prefix).await? {
+            let name = object.key.strip_prefix(&prefix).and_then(|n| n.strip_suffix(".json"));
+            let Some(run) = name.and_then(|n| n.parse().ok()) else {
+                return Err(Error::corrupt(format!("{} is no run of a restore", object.key)));
+            };
+            runs.insert(run, read(self.store, &object.key).await?.0);
+        }
+        Ok(runs)
     }
 
     /// Whether this process begins the run: not if another did.

@@ -6,7 +6,8 @@
 //! that overlap apart, [`ahead`] two processes of one, [`limits`] asks what targets take and keep, [`nothing`] says why
 //! none matches. [`export`] hands what would be sent to a file instead. [`planning`] finds or makes the plan, [`running`]
 //! carries it out, [`building`] makes its batches, [`going`] is one run's sending; [`target`] is all that Kafka is asked,
-//! [`returns`] what failed again meanwhile. Order is kept within each archived partition.
+//! [`returns`] what failed again meanwhile. [`report`] reads what restores left, [`chain`] whether their order holds. Order
+//! is kept within each archived partition.
 //!
 //! Owns a restore's parts. Invariant: nothing is sent before the plan is durable and has its turn.
 
@@ -15,6 +16,7 @@ pub mod attempts;
 pub mod audit;
 pub mod batch;
 mod building;
+pub mod chain;
 pub mod counts;
 pub mod delivery;
 pub mod drafts;
@@ -29,11 +31,12 @@ pub mod plan;
 mod planning;
 pub mod rate;
 mod reach;
+pub mod report;
 pub mod returns;
 pub mod rules;
 mod running;
 pub mod target;
-mod turn;
+pub mod turn;
 pub mod values;
 pub mod why;
 pub mod window;

@@ -56,6 +56,14 @@ pub fn order_number(key: &str) -> Option<u64> {
     digits.parse().ok().filter(|number| order_key(*number) == key)
 }
 
+/// The documents of the order, in their order.
+pub async fn documents(store: &dyn Store) -> Result<Vec<(u64, String)>> {
+    let listed = store.list_all(&format!("{PREFIX}order-")).await?;
+    let mut found: Vec<_> = listed.into_iter().filter_map(|o| Some((order_number(&o.key)?, o.key))).collect();
+    found.sort_unstable();
+    Ok(found)
+}
+
 /// The end of the order.
 #[derive(Debug, Default)]
 struct Order {
@@ -74,9 +82,7 @@ struct Order {
 impl Order {
     /// `whole`: down to the first document.
     async fn read(store: &dyn Store, whole: bool) -> Result<Self> {
-        let prefix = format!("{PREFIX}order-");
-        let newest = store.list_all(&prefix).await?.iter().filter_map(|object| order_number(&object.key)).max();
-        let Some(newest) = newest else { return Ok(Self::default()) };
+        let Some((newest, _)) = documents(store).await?.pop() else { return Ok(Self::default()) };
         let mut order = Self { newest, ..Self::default() };
         let (mut n, mut from) = (newest, 1);
         while n >= from {

@@ -39,6 +39,12 @@ pub enum What {
     DispositionMissing,
     /// Or is of records that are not archived.
     DispositionDamaged,
+    /// What SQL engines read of a disposition is not what it says.
+    DispositionRanges,
+    /// A document or list of a restore is gone.
+    RestoreMissing,
+    /// It is not the one that its hash is of.
+    RestoreDamaged,
     /// Under `data/`, and named by no manifest and no intent.
     Orphan,
     ReceiptArchive,
@@ -87,6 +93,14 @@ impl What {
                 "restore it from an older version or a copy of the bucket: `restore` and `list` stop until then, as what was \
                  discarded is not known"
             }
+            Self::DispositionRanges => {
+                "it or the document beside it was changed: compare both with an older version or a copy of the bucket. If the \
+                 document is genuine, remove this one: the next `dlq-archiver discard` writes it anew"
+            }
+            Self::RestoreMissing | Self::RestoreDamaged => {
+                "restore it from an older version or a copy of the bucket: what was restored, and by whom, is not known for \
+                 certain until then"
+            }
             Self::UnknownVersion => "verify with the newer program that wrote it",
             Self::ObjectMissing => {
                 "restore it from an older version or a copy of the bucket; or archive the topic to another address \
@@ -105,7 +119,7 @@ impl What {
             }
             Self::ReceiptArchive => "check --archive and --expect: they are of different archives",
             Self::ReceiptPartition | Self::ReceiptCutOff => {
-                "ledger objects were removed since the receipt: restore them from an older version or a copy of the bucket"
+                "objects were removed since the receipt: restore them from an older version or a copy of the bucket"
             }
             Self::ReceiptChanged => {
                 "it was changed since the receipt: restore it from an older version or a copy of the bucket"
@@ -165,6 +179,10 @@ pub struct Totals {
     pub dispositions: u64,
     /// Records that are discarded.
     pub discarded: u64,
+    /// Plans of restores.
+    pub restores: u64,
+    /// Records that ended restores have in their lists.
+    pub restored: u64,
     /// Records that were read from Kafka and compared.
     pub kafka_records: u64,
     /// Offsets that Kafka has behind the archive's ends; null where Kafka was not asked.

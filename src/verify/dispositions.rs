@@ -1,14 +1,16 @@
-//! Dispositions: whether they chain, and are of archived records.
+//! Dispositions: whether they chain, are of archived records, and SQL engines read the same.
 
 use super::damage::{Damage, What};
 use super::documents::{self, Rows};
-use super::{Found, Run};
+use super::{ChainEnd, Found, Run};
 use crate::disposition::documents::{DispositionDoc, End, Place, Stored};
 use crate::disposition::standing::Standing;
 use crate::error::Result;
+use crate::format::ranges;
+use crate::host::in_place;
 use crate::layout;
 use roaring::RoaringTreemap;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 /// Offsets that dispositions name and no cut was found to have, and the first disposition that names some.
 pub(super) type Pending = HashMap<Place, (u32, RoaringTreemap)>;
@@ -16,22 +18,43 @@ pub(super) type Pending = HashMap<Place, (u32, RoaringTreemap)>;
 /// Follows the chain from its beginning, behind damage too. Left to find are the offsets that it names.
 pub(super) async fn verify(run: &Run) -> Result<()> {
     let (mut before, mut whole, mut standing) = (End::default(), true, Standing::default());
-    for object in run.store.list_all(layout::DISPOSITIONS_PREFIX).await? {
-        let Some(number) = layout::disposition_number(&object.key) else {
+    let expect = run.receipt().and_then(|receipt| receipt.dispositions.as_ref());
+    let (mut named, mut no_ranges) = (None, Vec::new());
+    let listed = run.store.list_all(layout::DISPOSITIONS_PREFIX).await?;
+    let ranges: BTreeSet<u32> = listed.iter().filter_map(|object| layout::ranges_number(&object.key)).collect();
+    let mut numbers = ranges.clone();
+    for object in &listed {
+        if let Some(number) = layout::disposition_number(&object.key) {
+            numbers.insert(number);
+        } else if layout::ranges_number(&object.key).is_none() {
             let expected = "nothing but dispositions here";
             run.tell(Damage::new(What::DispositionDamaged, &object.key, expected, "an object of another name"));
-            continue;
-        };
+        }
+    }
+    for number in numbers {
         while before.number.checked_add(1).is_some_and(|next| next < number) {
             before = End { number: before.number + 1, sha256: None };
             whole = false;
-            let key = layout::disposition_key(before.number);
-            run.tell(Damage::new(What::DispositionMissing, key, "a disposition: there are later ones", "nothing"));
+            missing(run, before.number);
         }
-        let bytes = run.store.get(&object.key).await?.unwrap_or_default();
+        let key = layout::disposition_key(number);
+        // Its Parquet is written behind it.
+        let Some(bytes) = run.store.get(&key).await? else {
+            (before, whole) = (End { number, sha256: None }, false);
+            missing(run, number);
+            continue;
+        };
         let end = End::behind(number, &bytes);
-        match read(run, &object.key, number, whole.then_some(&before), &bytes) {
+        if expect.is_some_and(|expect| expect.number == u64::from(number)) {
+            named.clone_from(&end.sha256);
+        }
+        match read(run, &key, number, whole.then_some(&before), &bytes) {
             Ok(stored) => {
+                if !ranges.contains(&number) {
+                    no_ranges.push(number);
+                } else if !run.options.quick {
+                    compare_ranges(run, &stored).await?;
+                }
                 pend(&mut run.found(), &stored);
                 standing.add(stored);
                 whole = true;
@@ -44,9 +67,52 @@ pub(super) async fn verify(run: &Run) -> Result<()> {
         }
         before = end;
     }
-    let totals = &mut run.found().totals;
-    totals.dispositions = before.number.into();
-    totals.discarded = standing.records();
+    if let Some(expect) = expect {
+        let key = layout::disposition_key(u32::try_from(expect.number).unwrap_or(u32::MAX));
+        expect.compare(&key, before.number.into(), named.as_deref()).into_iter().for_each(|damage| run.tell(damage));
+    }
+    if let Some(first) = no_ranges.first() {
+        let note =
+            format!("{} dispositions have no Parquet for SQL engines: the next `discard` writes it", no_ranges.len());
+        run.note(layout::ranges_key(*first), note);
+    }
+    let mut found = run.found();
+    found.totals.dispositions = before.number.into();
+    found.totals.discarded = standing.records();
+    found.dispositions = ChainEnd { number: before.number.into(), sha256: before.sha256 };
+    Ok(())
+}
+
+fn missing(run: &Run, number: u32) {
+    let expected = "a disposition: there are later ones, or its Parquet";
+    run.tell(Damage::new(What::DispositionMissing, layout::disposition_key(number), expected, "nothing"));
+}
+
+/// What SQL engines read against the document.
+async fn compare_ranges(run: &Run, stored: &Stored) -> Result<()> {
+    let key = layout::ranges_key(stored.doc.number);
+    let Some(bytes) = run.store.get(&key).await? else { return Ok(()) };
+    let (said, mut rest) = (stored.said(), stored.ranges());
+    let mut differs = None;
+    let read = in_place(|| {
+        ranges::read(bytes, |row, range| {
+            let expected = rest.next();
+            if differs.is_none() && (*row != said || expected.as_ref() != Some(&range)) {
+                differs = Some(format!(
+                    "{}..{} of {}/{}, {}",
+                    range.from, range.to, range.topic, range.partition, row.action
+                ));
+            }
+        })
+    });
+    let found = match read {
+        Err(e) => Some(e.message().to_owned()),
+        Ok(()) => differs.or_else(|| rest.next().map(|_| "fewer".to_owned())),
+    };
+    if let Some(found) = found {
+        let expected = format!("the ranges that {} has", layout::disposition_key(stored.doc.number));
+        run.tell(Damage::new(What::DispositionRanges, key, expected, found));
+    }
     Ok(())
 }
 

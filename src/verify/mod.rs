@@ -15,9 +15,10 @@ mod object;
 mod orphans;
 mod receipt;
 mod refetched;
+mod restores;
 
 pub use damage::{Damage, Note, Totals, What};
-pub use receipt::{Partition, Receipt};
+pub use receipt::{ChainEnd, Partition, Receipt};
 
 use crate::cut::PROGRAM_VERSION;
 use crate::error::{Error, Result, did_you_mean, few};
@@ -101,6 +102,8 @@ pub struct Report {
     pub totals: Totals,
     /// Where each chain ends.
     pub partitions: Vec<Partition>,
+    pub dispositions: ChainEnd,
+    pub restores: ChainEnd,
 }
 
 impl Report {
@@ -123,6 +126,8 @@ impl Report {
             rows: self.totals.rows,
             objects: self.totals.objects,
             bytes: self.totals.bytes,
+            dispositions: Some(self.dispositions.clone()),
+            restores: Some(self.restores.clone()),
         })
     }
 }
@@ -146,6 +151,8 @@ struct Found {
     notes: Vec<Note>,
     totals: Totals,
     partitions: Vec<Partition>,
+    dispositions: ChainEnd,
+    restores: ChainEnd,
     /// Genesis documents of second and later generations.
     generations: Vec<Genesis>,
     /// How many offsets Kafka has behind the archive's end.
@@ -202,6 +209,7 @@ pub async fn run(options: Options, store: Arc<dyn Store>, counters: Arc<Counters
     });
     // Before the ledgers: a disposition is written after the cuts of its records.
     dispositions::verify(&run).await?;
+    restores::verify(&run).await?;
     let ledgers = ledgers::find(&*run.store, &run.options.filter).await?;
     run.check_topics(&ledgers).await?;
     run.counters.all_cuts.store(ledgers.iter().map(Ledger::cuts).sum(), Relaxed);
@@ -220,7 +228,8 @@ pub async fn run(options: Options, store: Arc<dyn Store>, counters: Arc<Counters
     named.sort_unstable();
     orphans::find(&*run.store, &run.options.filter, &topics, &named, |damage| run.tell(damage)).await?;
     refetched::verify(&run, &named).await?;
-    let Found { mut damage, mut notes, totals, mut partitions, .. } = std::mem::take(&mut *run.found());
+    let found = std::mem::take(&mut *run.found());
+    let Found { mut damage, mut notes, totals, mut partitions, dispositions, restores, .. } = found;
     damage.sort();
     notes.sort();
     partitions.sort();
@@ -232,6 +241,8 @@ pub async fn run(options: Options, store: Arc<dyn Store>, counters: Arc<Counters
         notes,
         totals,
         partitions,
+        dispositions,
+        restores,
     })
 }
 
@@ -272,6 +283,11 @@ impl Run {
 
     fn note(&self, at: impl Into<String>, note: impl Into<String>) {
         self.found().notes.push(Note { at: at.into(), note: note.into() });
+    }
+
+    /// What the receipt says, if it is of this archive.
+    fn receipt(&self) -> Option<&Receipt> {
+        self.options.expect.as_ref().filter(|receipt| self.archive_id.as_ref() == Some(&receipt.archive_id))
     }
 
     /// That each topic asked for is in the archive, or in the receipt.
@@ -386,8 +402,7 @@ impl Run {
         }
         drop(sender);
         self.checkpoints(&chain, &place, &ledger).await?;
-        if let Some(receipt) = self.options.expect.as_ref().filter(|r| self.archive_id.as_ref() == Some(&r.archive_id))
-        {
+        if let Some(receipt) = self.receipt() {
             let ours = |p: &&Partition| layout::ledger_prefix(&p.topic, p.partition, p.generation) == ledger.prefix;
             if let Some(damage) = receipt.partitions.iter().find(ours).and_then(|p| chain.compare(p)) {
                 self.tell(damage);

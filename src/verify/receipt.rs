@@ -1,8 +1,9 @@
-//! A receipt: where each partition's chain ended when it was verified. Pure.
+//! A receipt: where each partition's chain ended when it was verified, and those of dispositions and restores. Pure.
 //!
-//! Kept apart from the bucket, it is what finds the newest manifests edited or cut off: nothing in the ledger hashes
+//! Kept apart from the bucket, it is what finds the newest documents edited or cut off: nothing in the bucket hashes
 //! those. JSON Schema: `schemas/ledger/receipt.schema.json`.
 
+use super::damage::{Damage, What};
 use crate::error::{Error, Result};
 use crate::ledger::LEDGER_VERSION;
 use serde::{Deserialize, Serialize};
@@ -23,6 +24,38 @@ pub struct Receipt {
     pub rows: u64,
     pub objects: u64,
     pub bytes: u64,
+    /// Absent in receipts from before it was kept, as is the next.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dispositions: Option<ChainEnd>,
+    /// The order of restores.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub restores: Option<ChainEnd>,
+}
+
+/// The newest document of a chain that is for the whole archive.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ChainEnd {
+    /// 0 if there is none yet.
+    pub number: u64,
+    /// Hex SHA-256 of its bytes; null if there is none yet.
+    pub sha256: Option<String>,
+}
+
+impl ChainEnd {
+    /// Compares it with a chain that now ends at `newest`. `key`: of its document; `sha256`: of that, if it is there.
+    pub(super) fn compare(&self, key: &str, newest: u64, sha256: Option<&str>) -> Option<Damage> {
+        let expected = format!("number {}, with SHA-256 {}", self.number, self.sha256.as_deref().unwrap_or("none"));
+        match sha256 {
+            _ if self.number == 0 => None,
+            // Of one that is missing from the middle it is told already.
+            None if newest > self.number => None,
+            None => {
+                Some(Damage::new(What::ReceiptCutOff, key, expected, format!("nothing: the newest one is {newest}")))
+            }
+            Some(_) if sha256 == self.sha256.as_deref() => None,
+            Some(sha256) => Some(Damage::new(What::ReceiptChanged, key, expected, sha256)),
+        }
+    }
 }
 
 /// One partition's chain, in one generation of its topic.

@@ -1,6 +1,6 @@
 //! Flags of `restore`.
 
-use super::{to_file, values};
+use super::{looking, to_file, values};
 use crate::archive::{now_us, rfc3339};
 use crate::cli::args::{ArchiveArgs, KafkaArgs, StoreCreateArg, bytes, duration};
 use crate::cli::asking::user_and_host;
@@ -21,6 +21,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 #[derive(Debug, clap::Args)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true, disable_help_subcommand = true)]
 #[command(after_help = "Each record goes back to the topic it came from, without the headers that were added when it \
     failed. The same command again goes on where a killed one stopped, and skips what is restored. Exit code 1: not all \
     that was asked for is restored; what is skipped is told, with what to do. A dry run has the exit code that the \
@@ -30,6 +31,9 @@ use std::time::Duration;
     dlq-archiver restore --archive file:///var/dlq --all --to-file - --file-format '%k\\t%s\\n' | kcat -P -b kafka:9092 \
     -t orders-retry -K '\\t'")]
 pub struct Args {
+    #[command(subcommand)]
+    pub(super) command: Option<looking::Command>,
+
     /// Every record of the archive, if no filter is given
     #[arg(long)]
     all: bool,
