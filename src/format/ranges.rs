@@ -130,7 +130,7 @@ fn decode(data: Bytes, row: &mut dyn FnMut(&Said, Range)) -> Result<()> {
         let column = |name: &str| batch.column_by_name(name).ok_or_else(|| corrupt(format!("it has no column {name}")));
         let wrong = |name: &str| corrupt(format!("column {name} has another type, or nulls"));
         let text = |name| column(name)?.as_string_opt::<i32>().ok_or_else(|| wrong(name));
-        let whole = |name| text(name)?.null_count().eq(&0).then(|| text(name)).unwrap_or_else(|| Err(wrong(name)));
+        let whole = |name| text(name).and_then(|a| if a.null_count() == 0 { Ok(a) } else { Err(wrong(name)) });
         let int32 = |name| {
             column(name)?.as_primitive_opt::<Int32Type>().filter(|a| a.null_count() == 0).ok_or_else(|| wrong(name))
         };
