@@ -2,42 +2,31 @@
 //!
 //! Wants `DLQ_ARCHIVER_BROKERS`; skipped with a notice without it, failed if `DLQ_ARCHIVER_REQUIRE_SERVICES=1`.
 
+#[path = "support/live.rs"]
+#[allow(dead_code, reason = "each test program uses a part")]
+mod live;
 mod support;
 
 use dlq_archiver::format::Format;
 use dlq_archiver::format::restored::{self, Restored};
-use dlq_archiver::kafka::{Admin, Connection, RangeReader, Refusal};
-use dlq_archiver::record::{Header, RawBatch, RawRecord, RecordId, TopicPartition};
+use dlq_archiver::kafka::{Admin, Connection, Refusal};
+use dlq_archiver::record::{Header, RawBatch, RawRecord, RecordId};
 use dlq_archiver::restore::batch::{Batch, Row};
 use dlq_archiver::restore::delivery::{Answer, Asked, Sink};
 use dlq_archiver::restore::plan::{Delivery, Timestamps};
 use dlq_archiver::restore::rules::Place;
 use dlq_archiver::restore::target::{Kafka, Target};
+use live::{PATIENCE, brokers};
 use std::collections::BTreeMap;
-use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::process::{Child, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use support::{Rec, Run, TestArchive};
 
-const PATIENCE: Duration = Duration::from_secs(60);
-
-/// The brokers, or `None` where the test is to be skipped.
-fn brokers() -> Option<String> {
-    let brokers = std::env::var("DLQ_ARCHIVER_BROKERS").ok().filter(|b| !b.is_empty());
-    if brokers.is_none() {
-        let required = std::env::var("DLQ_ARCHIVER_REQUIRE_SERVICES").is_ok_and(|v| v == "1");
-        assert!(!required, "DLQ_ARCHIVER_BROKERS is not set, and DLQ_ARCHIVER_REQUIRE_SERVICES=1");
-        eprintln!("skipped: DLQ_ARCHIVER_BROKERS is not set (make services)");
-    }
-    brokers
-}
-
 /// A topic name that no other run has.
 fn fresh(name: &str) -> String {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
-    format!("restore-{name}-{}-{}", std::process::id(), since.as_micros())
+    live::fresh(&format!("restore-{name}"))
 }
 
 struct World {
@@ -52,16 +41,7 @@ impl World {
     }
 
     async fn topic(&self, name: &str, partitions: i32) {
-        // The archived timestamps are old and odd: without this the records expire on arrival, or are refused.
-        let any_time = [("message.timestamp.after.max.ms", "9223372036854775807"), ("retention.ms", "-1")];
-        Admin::create_topic(&self.connection, name, partitions, &any_time).await.unwrap();
-        let admin = Admin::new(&self.connection).unwrap();
-        let names = [name.to_owned()];
-        let until = Instant::now() + PATIENCE;
-        while !admin.topics(&names, PATIENCE).is_ok_and(|t| t[0].partitions.len() == partitions as usize) {
-            assert!(Instant::now() < until, "{name} does not appear");
-            std::thread::sleep(Duration::from_millis(50));
-        }
+        live::topic(&self.connection, name, partitions).await;
     }
 
     fn args<'a>(&'a self, args: &[&'a str]) -> Vec<&'a str> {
@@ -81,24 +61,7 @@ impl World {
 
     /// What readers of committed records see in a topic, by partition.
     fn read(&self, topic: &str) -> BTreeMap<i32, RawBatch> {
-        let admin = Admin::new(&self.connection).unwrap();
-        let partitions = admin.topics(&[topic.to_owned()], PATIENCE).unwrap()[0].partitions.clone();
-        let reader = RangeReader::new(&self.connection).unwrap();
-        let mut read = BTreeMap::new();
-        for partition in partitions {
-            let tp = TopicPartition::new(topic, partition);
-            let (low, high) = admin.watermarks(&tp, PATIENCE).unwrap();
-            let mut batch = RawBatch::new();
-            if low < high {
-                let copied = reader.read(&tp, low, high, PATIENCE, |m| {
-                    m.copy_into(&mut batch)?;
-                    Ok(ControlFlow::Continue(()))
-                });
-                copied.unwrap();
-            }
-            read.insert(partition, batch);
-        }
-        read
+        live::read(&self.connection, topic)
     }
 
     /// Values in a topic, each with how often it is there.

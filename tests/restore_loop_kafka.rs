@@ -1,30 +1,21 @@
 //! A consumer that fails on everything: its records go to a dead-letter topic, are archived, restored, and fail again.
 //! Real brokers, the real program, nothing simulated.
 
+#[path = "support/live.rs"]
+#[allow(dead_code, reason = "each test program uses a part")]
+mod live;
 mod support;
 
 use dlq_archiver::kafka::{Admin, Connection, NewRecord, Producer, RangeReader};
 use dlq_archiver::record::{Header, RawBatch, TopicPartition};
+use live::{PATIENCE, brokers};
 use std::ops::ControlFlow;
 use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 use support::Run;
-
-const PATIENCE: Duration = Duration::from_secs(60);
-
-/// The brokers, or `None` where the test is to be skipped.
-fn brokers() -> Option<String> {
-    let brokers = std::env::var("DLQ_ARCHIVER_BROKERS").ok().filter(|b| !b.is_empty());
-    if brokers.is_none() {
-        let required = std::env::var("DLQ_ARCHIVER_REQUIRE_SERVICES").is_ok_and(|v| v == "1");
-        assert!(!required, "DLQ_ARCHIVER_BROKERS is not set, and DLQ_ARCHIVER_REQUIRE_SERVICES=1");
-        eprintln!("skipped: DLQ_ARCHIVER_BROKERS is not set (make services)");
-    }
-    brokers
-}
 
 /// How a program tells where a record came from.
 #[derive(Clone, Copy, PartialEq)]
@@ -48,16 +39,10 @@ struct World {
 impl World {
     /// Brokers with `n` orders, and a consumer that dead-letters each of them, and each that comes later.
     async fn new(brokers: &str, name: &str, n: i64, tells: Tells) -> Self {
-        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
-        let orders = format!("loop-{name}-{}-{}", std::process::id(), since.as_micros());
+        let orders = live::fresh(&format!("loop-{name}"));
         let connection = Connection::new(brokers);
         for topic in [orders.clone(), format!("{orders}-dlq")] {
-            Admin::create_topic(&connection, &topic, 1, &[]).await.unwrap();
-            let (admin, until) = (Admin::new(&connection).unwrap(), Instant::now() + PATIENCE);
-            while !admin.topics(std::slice::from_ref(&topic), PATIENCE).is_ok_and(|t| t[0].partitions.len() == 1) {
-                assert!(Instant::now() < until, "{topic} does not appear");
-                std::thread::sleep(Duration::from_millis(50));
-            }
+            live::topic(&connection, &topic, 1).await;
         }
         let producer = Producer::new(&connection, None).unwrap();
         for i in 0..n {

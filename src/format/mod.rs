@@ -4,6 +4,7 @@
 //! object nor its name. Invariant: an object's bytes are a function of the records and of [`FileContext`] alone (no
 //! clock, no chance), and key, value, headers and timestamp are read back byte for byte.
 
+mod flat;
 mod jsonl;
 mod jsonl_read;
 pub mod lookup;

@@ -3,23 +3,14 @@
 //! Owns the columns ([`schema`]) and both ways. What a disposition is, and which ranges it has, is [`crate::disposition`]'s
 //! business. Invariant: names and types are for good, a later version adds columns at the end.
 
-use crate::error::{Error, Result};
-use arrow_array::cast::AsArray;
-use arrow_array::types::{Int32Type, Int64Type, TimestampMicrosecondType};
-use arrow_array::{Array, ArrayRef, Int32Array, Int64Array, RecordBatch, StringArray, TimestampMicrosecondArray};
+use super::flat::{self, Kind};
+use crate::error::Result;
+use arrow_array::{ArrayRef, Int32Array, Int64Array, StringArray, TimestampMicrosecondArray};
 use arrow_schema::{DataType, Field, Schema, TimeUnit};
 use bytes::Bytes;
-use parquet::arrow::ArrowWriter;
-use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
-use parquet::basic::{Compression, ZstdLevel};
-use parquet::file::metadata::KeyValue;
-use parquet::file::properties::WriterProperties;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-const VERSION: &str = "1";
-const META_VERSION: &str = "dlq-archiver.ranges_version";
-const BATCH_ROWS: usize = 8192;
+const KIND: Kind = Kind { what: "ranges of a disposition", version: ("dlq-archiver.ranges_version", "1") };
 
 /// What each row of a disposition says.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -65,34 +56,21 @@ pub fn schema() -> Arc<Schema> {
     ]))
 }
 
-fn internal(error: impl std::fmt::Display) -> Error {
-    Error::internal(format!("ranges of a disposition could not be encoded: {error}"))
-}
-
 pub fn encode(said: &Said, ranges: impl IntoIterator<Item = Range>) -> Result<Vec<u8>> {
-    let zstd = Compression::ZSTD(ZstdLevel::try_new(3).map_err(internal)?);
-    let properties = WriterProperties::builder()
-        .set_compression(zstd)
-        .set_key_value_metadata(Some(vec![KeyValue::new(META_VERSION.to_owned(), VERSION.to_owned())]))
-        .build();
-    let mut writer = ArrowWriter::try_new(Vec::new(), schema(), Some(properties)).map_err(internal)?;
-    let (mut ranges, mut rows) = (ranges.into_iter(), Vec::with_capacity(BATCH_ROWS));
-    loop {
-        rows.clear();
-        rows.extend(ranges.by_ref().take(BATCH_ROWS));
-        if rows.is_empty() {
-            return writer.into_inner().map_err(internal);
-        }
-        writer.write(&batch(said, &rows)?).map_err(internal)?;
-    }
+    let mut ranges = ranges.into_iter();
+    let batches = std::iter::from_fn(|| {
+        let rows: Vec<Range> = ranges.by_ref().take(flat::ROWS).collect();
+        (!rows.is_empty()).then(|| columns(said, &rows))
+    });
+    KIND.encode(&schema(), batches)
 }
 
-fn batch(said: &Said, rows: &[Range]) -> Result<RecordBatch> {
+fn columns(said: &Said, rows: &[Range]) -> Vec<ArrayRef> {
     let same = |text: Option<&str>| -> ArrayRef { Arc::new(rows.iter().map(|_| text).collect::<StringArray>()) };
     let int64 = |of: &dyn Fn(&Range) -> i64| Int64Array::from(rows.iter().map(of).collect::<Vec<_>>());
     let int32 = |of: &dyn Fn(&Range) -> i32| Int32Array::from(rows.iter().map(of).collect::<Vec<_>>());
     let at = TimestampMicrosecondArray::from(vec![said.at_us; rows.len()]).with_timezone("UTC");
-    let columns: Vec<ArrayRef> = vec![
+    vec![
         Arc::new(int64(&|_| said.number.into())),
         same(Some(&said.action)),
         Arc::new(at),
@@ -105,8 +83,7 @@ fn batch(said: &Said, rows: &[Range]) -> Result<RecordBatch> {
         Arc::new(int32(&|r| r.partition)),
         Arc::new(int64(&|r| r.from)),
         Arc::new(int64(&|r| r.to)),
-    ];
-    RecordBatch::try_new(schema(), columns).map_err(internal)
+    ]
 }
 
 /// Hands over every row, in order.
@@ -114,55 +91,33 @@ fn batch(said: &Said, rows: &[Range]) -> Result<RecordBatch> {
 /// # Errors
 /// [`crate::Kind::Corrupt`] for a file that is damaged or no such list.
 pub fn read(data: Bytes, mut row: impl FnMut(&Said, Range)) -> Result<()> {
-    // The Parquet library's decoders can panic on damaged bytes.
-    catch_unwind(AssertUnwindSafe(|| decode(data, &mut row))).unwrap_or_else(|_| Err(corrupt("its pages are damaged")))
-}
-
-fn corrupt(what: impl std::fmt::Display) -> Error {
-    Error::corrupt(format!("not readable as ranges of a disposition: {what}"))
-}
-
-fn decode(data: Bytes, row: &mut dyn FnMut(&Said, Range)) -> Result<()> {
-    let builder = ParquetRecordBatchReaderBuilder::try_new(data).map_err(corrupt)?;
-    let reader = builder.with_batch_size(BATCH_ROWS).build().map_err(corrupt)?;
-    for batch in reader {
-        let batch = batch.map_err(corrupt)?;
-        let column = |name: &str| batch.column_by_name(name).ok_or_else(|| corrupt(format!("it has no column {name}")));
-        let wrong = |name: &str| corrupt(format!("column {name} has another type, or nulls"));
-        let text = |name| column(name)?.as_string_opt::<i32>().ok_or_else(|| wrong(name));
-        let whole = |name| Some(text(name)?).filter(|a| a.null_count() == 0).ok_or_else(|| wrong(name));
-        let int32 = |name| {
-            column(name)?.as_primitive_opt::<Int32Type>().filter(|a| a.null_count() == 0).ok_or_else(|| wrong(name))
-        };
-        let int64 = |name| {
-            column(name)?.as_primitive_opt::<Int64Type>().filter(|a| a.null_count() == 0).ok_or_else(|| wrong(name))
-        };
-        let at = column("at")?.as_primitive_opt::<TimestampMicrosecondType>().filter(|a| a.null_count() == 0);
-        let (number, action, at) = (int64("number")?, whole("action")?, at.ok_or_else(|| wrong("at"))?);
-        let (by, user, host, reason) = (text("by")?, whole("user")?, whole("host")?, whole("reason")?);
-        let (topic, generation) = (whole("kafka_topic")?, int32("topic_generation")?);
-        let (partition, from, to) = (int32("kafka_partition")?, int64("offset_from")?, int64("offset_to")?);
-        for i in 0..batch.num_rows() {
+    KIND.read(data, |c| {
+        let (number, action, at) = (c.int64("number")?, c.text("action")?, c.timestamps("at")?);
+        let (by, user) = (c.optional_text("by")?, c.text("user")?);
+        let (host, reason) = (c.text("host")?, c.text("reason")?);
+        let (topic, generation) = (c.text("kafka_topic")?, c.int32("topic_generation")?);
+        let (partition, from, to) = (c.int32("kafka_partition")?, c.int64("offset_from")?, c.int64("offset_to")?);
+        for i in 0..c.rows() {
             let said = Said {
-                number: u32::try_from(number.value(i)).map_err(|_| wrong("number"))?,
+                number: u32::try_from(number.value(i)).map_err(|_| c.wrong("number"))?,
                 action: action.value(i).to_owned(),
                 at_us: at.value(i),
-                by: by.is_valid(i).then(|| by.value(i).to_owned()),
+                by: by(i),
                 user: user.value(i).to_owned(),
                 host: host.value(i).to_owned(),
                 reason: reason.value(i).to_owned(),
             };
             let range = Range {
                 topic: topic.value(i).to_owned(),
-                generation: u32::try_from(generation.value(i)).map_err(|_| wrong("topic_generation"))?,
+                generation: u32::try_from(generation.value(i)).map_err(|_| c.wrong("topic_generation"))?,
                 partition: partition.value(i),
                 from: from.value(i),
                 to: to.value(i),
             };
             row(&said, range);
         }
-    }
-    Ok(())
+        Ok(())
+    })
 }
 
 #[cfg(test)]

@@ -4,27 +4,16 @@
 //! Invariants: names and types are for good, a later version adds columns at the end; a list's bytes are a function of
 //! its rows.
 
+use super::flat::{self, Kind};
 use super::row::{hex, unhex};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::record::RecordId;
-use arrow_array::cast::AsArray;
-use arrow_array::types::{Int32Type, Int64Type, TimestampMicrosecondType};
-use arrow_array::{
-    Array, ArrayRef, BooleanArray, Int32Array, Int64Array, RecordBatch, StringArray, TimestampMicrosecondArray,
-};
+use arrow_array::{ArrayRef, BooleanArray, Int32Array, Int64Array, StringArray, TimestampMicrosecondArray};
 use arrow_schema::{DataType, Field, Schema, TimeUnit};
 use bytes::Bytes;
-use parquet::arrow::ArrowWriter;
-use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
-use parquet::basic::{Compression, ZstdLevel};
-use parquet::file::metadata::KeyValue;
-use parquet::file::properties::WriterProperties;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-const VERSION: &str = "1";
-const META_VERSION: &str = "dlq-archiver.restored_version";
-const BATCH_ROWS: usize = 8192;
+const KIND: Kind = Kind { what: "a list of restored records", version: ("dlq-archiver.restored_version", "1") };
 
 /// One record that went back into Kafka, and where to.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -71,48 +60,38 @@ pub fn schema() -> Arc<Schema> {
     ]))
 }
 
-fn internal(error: impl std::fmt::Display) -> Error {
-    Error::internal(format!("a list of restored records could not be encoded: {error}"))
+pub fn encode(rows: &[Restored]) -> Result<Vec<u8>> {
+    KIND.encode(&schema(), rows.chunks(flat::ROWS).map(columns))
 }
 
-pub fn encode(rows: &[Restored]) -> Result<Vec<u8>> {
-    let zstd = Compression::ZSTD(ZstdLevel::try_new(3).map_err(internal)?);
-    let properties = WriterProperties::builder()
-        .set_compression(zstd)
-        .set_key_value_metadata(Some(vec![KeyValue::new(META_VERSION.to_owned(), VERSION.to_owned())]))
-        .build();
-    let mut writer = ArrowWriter::try_new(Vec::new(), schema(), Some(properties)).map_err(internal)?;
-    for rows in rows.chunks(BATCH_ROWS) {
-        let text = |of: &dyn Fn(&Restored) -> String| -> ArrayRef {
-            Arc::new(rows.iter().map(|r| Some(of(r))).collect::<StringArray>())
-        };
-        let int32 = |of: &dyn Fn(&Restored) -> i32| -> ArrayRef {
-            Arc::new(rows.iter().map(of).collect::<Vec<_>>().into_iter().map(Some).collect::<Int32Array>())
-        };
-        let int64 = |of: &dyn Fn(&Restored) -> i64| rows.iter().map(of).collect::<Vec<_>>();
-        let corrected = |of: &dyn Fn(&Correction) -> Option<String>| -> ArrayRef {
-            Arc::new(rows.iter().map(|r| r.correction.as_ref().and_then(of)).collect::<StringArray>())
-        };
-        let columns = vec![
-            text(&|r| r.id.topic.clone()),
-            int32(&|r| i32::try_from(r.id.generation).unwrap_or(i32::MAX)),
-            int32(&|r| r.id.partition),
-            Arc::new(Int64Array::from(int64(&|r| r.id.offset))),
-            text(&|r| r.id.to_string()),
-            text(&|r| r.target_topic.clone()),
-            int32(&|r| r.target_partition),
-            Arc::new(Int64Array::from(int64(&|r| r.target_offset))),
-            text(&|r| r.restore_id.clone()),
-            Arc::new(TimestampMicrosecondArray::from(int64(&|r| r.restored_at_us)).with_timezone("UTC")),
-            text(&|r| hex(&r.failure_key, &mut [0; 32]).to_owned()),
-            int32(&|r| i32::try_from(r.attempt).unwrap_or(i32::MAX)),
-            Arc::new(BooleanArray::from_iter(rows.iter().map(|r| Some(r.correction.is_some())))),
-            corrected(&|c| c.archived_sha256.clone()),
-            corrected(&|c| c.restored_sha256.clone()),
-        ];
-        writer.write(&RecordBatch::try_new(schema(), columns).map_err(internal)?).map_err(internal)?;
-    }
-    writer.into_inner().map_err(internal)
+fn columns(rows: &[Restored]) -> Vec<ArrayRef> {
+    let text = |of: &dyn Fn(&Restored) -> String| -> ArrayRef {
+        Arc::new(rows.iter().map(|r| Some(of(r))).collect::<StringArray>())
+    };
+    let int32 = |of: &dyn Fn(&Restored) -> i32| -> ArrayRef {
+        Arc::new(Int32Array::from(rows.iter().map(of).collect::<Vec<_>>()))
+    };
+    let int64 = |of: &dyn Fn(&Restored) -> i64| rows.iter().map(of).collect::<Vec<_>>();
+    let corrected = |of: &dyn Fn(&Correction) -> Option<String>| -> ArrayRef {
+        Arc::new(rows.iter().map(|r| r.correction.as_ref().and_then(of)).collect::<StringArray>())
+    };
+    vec![
+        text(&|r| r.id.topic.clone()),
+        int32(&|r| i32::try_from(r.id.generation).unwrap_or(i32::MAX)),
+        int32(&|r| r.id.partition),
+        Arc::new(Int64Array::from(int64(&|r| r.id.offset))),
+        text(&|r| r.id.to_string()),
+        text(&|r| r.target_topic.clone()),
+        int32(&|r| r.target_partition),
+        Arc::new(Int64Array::from(int64(&|r| r.target_offset))),
+        text(&|r| r.restore_id.clone()),
+        Arc::new(TimestampMicrosecondArray::from(int64(&|r| r.restored_at_us)).with_timezone("UTC")),
+        text(&|r| hex(&r.failure_key, &mut [0; 32]).to_owned()),
+        int32(&|r| i32::try_from(r.attempt).unwrap_or(i32::MAX)),
+        Arc::new(BooleanArray::from_iter(rows.iter().map(|r| Some(r.correction.is_some())))),
+        corrected(&|c| c.archived_sha256.clone()),
+        corrected(&|c| c.restored_sha256.clone()),
+    ]
 }
 
 /// Hands over every row, in order.
@@ -120,47 +99,21 @@ pub fn encode(rows: &[Restored]) -> Result<Vec<u8>> {
 /// # Errors
 /// [`crate::Kind::Corrupt`] for a file that is damaged or no such list.
 pub fn read(data: Bytes, mut row: impl FnMut(Restored)) -> Result<()> {
-    // The Parquet library's decoders can panic on damaged bytes.
-    catch_unwind(AssertUnwindSafe(|| decode(data, &mut row))).unwrap_or_else(|_| Err(corrupt("its pages are damaged")))
-}
-
-fn corrupt(what: impl std::fmt::Display) -> Error {
-    Error::corrupt(format!("not a readable list of restored records: {what}"))
-}
-
-fn decode(data: Bytes, row: &mut dyn FnMut(Restored)) -> Result<()> {
-    let builder = ParquetRecordBatchReaderBuilder::try_new(data).map_err(corrupt)?;
-    let reader = builder.with_batch_size(BATCH_ROWS).build().map_err(corrupt)?;
-    for batch in reader {
-        let batch = batch.map_err(corrupt)?;
-        let column = |name: &str| batch.column_by_name(name).ok_or_else(|| corrupt(format!("it has no column {name}")));
-        let wrong = |name: &str| corrupt(format!("column {name} has another type, or nulls"));
-        let text =
-            |name| column(name)?.as_string_opt::<i32>().filter(|a| a.null_count() == 0).ok_or_else(|| wrong(name));
-        let int32 = |name| {
-            column(name)?.as_primitive_opt::<Int32Type>().filter(|a| a.null_count() == 0).ok_or_else(|| wrong(name))
-        };
-        let int64 = |name| {
-            column(name)?.as_primitive_opt::<Int64Type>().filter(|a| a.null_count() == 0).ok_or_else(|| wrong(name))
-        };
-        let at = column("restored_at")?
-            .as_primitive_opt::<TimestampMicrosecondType>()
-            .ok_or_else(|| wrong("restored_at"))?;
-        let (topic, target_topic, restore_id) = (text("kafka_topic")?, text("target_topic")?, text("restore_id")?);
-        let (generation, partition) = (int32("topic_generation")?, int32("kafka_partition")?);
-        let target_partition = int32("target_partition")?;
-        let (offset, target_offset) = (int64("kafka_offset")?, int64("target_offset")?);
-        let (failure_key, attempt) = (text("failure_key")?, int32("attempt")?);
-        let corrected = column("value_corrected")?.as_boolean_opt().filter(|a| a.null_count() == 0);
-        let corrected = corrected.ok_or_else(|| wrong("value_corrected"))?;
-        let sha256 = |name| column(name)?.as_string_opt::<i32>().ok_or_else(|| wrong(name));
-        let (archived, restored) = (sha256("archived_value_sha256")?, sha256("restored_value_sha256")?);
-        let at_row = |a: &StringArray, i| a.is_valid(i).then(|| a.value(i).to_owned());
-        for i in 0..batch.num_rows() {
+    KIND.read(data, |c| {
+        let (topic, target_topic, restore_id) =
+            (c.text("kafka_topic")?, c.text("target_topic")?, c.text("restore_id")?);
+        let (generation, partition) = (c.int32("topic_generation")?, c.int32("kafka_partition")?);
+        let (offset, at) = (c.int64("kafka_offset")?, c.timestamps("restored_at")?);
+        let (target_partition, target_offset) = (c.int32("target_partition")?, c.int64("target_offset")?);
+        let (failure_key, attempt) = (c.text("failure_key")?, c.int32("attempt")?);
+        let corrected = c.booleans("value_corrected")?;
+        let archived = c.optional_text("archived_value_sha256")?;
+        let restored = c.optional_text("restored_value_sha256")?;
+        for i in 0..c.rows() {
             row(Restored {
                 id: RecordId {
                     topic: topic.value(i).to_owned(),
-                    generation: u32::try_from(generation.value(i)).map_err(|_| wrong("topic_generation"))?,
+                    generation: u32::try_from(generation.value(i)).map_err(|_| c.wrong("topic_generation"))?,
                     partition: partition.value(i),
                     offset: offset.value(i),
                 },
@@ -169,15 +122,15 @@ fn decode(data: Bytes, row: &mut dyn FnMut(Restored)) -> Result<()> {
                 target_offset: target_offset.value(i),
                 restore_id: restore_id.value(i).to_owned(),
                 restored_at_us: at.value(i),
-                failure_key: unhex(failure_key.value(i)).ok_or_else(|| wrong("failure_key"))?,
-                attempt: u32::try_from(attempt.value(i)).map_err(|_| wrong("attempt"))?,
+                failure_key: unhex(failure_key.value(i)).ok_or_else(|| c.wrong("failure_key"))?,
+                attempt: u32::try_from(attempt.value(i)).map_err(|_| c.wrong("attempt"))?,
                 correction: corrected
                     .value(i)
-                    .then(|| Correction { archived_sha256: at_row(archived, i), restored_sha256: at_row(restored, i) }),
+                    .then(|| Correction { archived_sha256: archived(i), restored_sha256: restored(i) }),
             });
         }
-    }
-    Ok(())
+        Ok(())
+    })
 }
 
 #[cfg(test)]
