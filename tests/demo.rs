@@ -34,8 +34,9 @@ fn plays_to_its_end_and_shows_the_commands() {
     has("shop.orders  orders-to-warehouse  java.sql.SQLException        3\n");
     has("restored 3 of 3 selected records (transactional delivery");
     has(
-        "shop.orders/0/1  2026-10-08T09:00:03.000Z  CreateTime 1791450003000\n  trace-id: null\n  empty: \"\"\n  key (3 bytes, text): o-3\n  value: null\n",
+        "shop.orders/0/1  2026-10-08T09:00:03.000Z  CreateTime 1791450003000\n  trace-id: null\n  empty: \"\"\n  dlq-archiver-restore-id: \"",
     );
+    has("  dlq-archiver-restore-count: \"1\"\n  key (3 bytes, text): o-3\n  value: null\n");
     has("  key: \"\" (empty)\n  value: \"\" (empty)\n");
     has("      3  already restored");
     has("default-dlt-7-00000000000000000000-00000000000000000002.parquet");
