@@ -23,7 +23,7 @@ use crate::host::{self, now_us};
 use crate::kafka::Refusal;
 use crate::stage::{Stage, StageReceiver};
 use futures::StreamExt;
-use futures::channel::mpsc;
+use futures::channel::mpsc::{self, Receiver};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -75,21 +75,23 @@ impl Going<'_> {
         };
         let (from, kept) = (self.done, std::mem::take(&mut self.kept));
         let building = Building { restore, plan, rules, past: &past, from, kept };
-        let (to, mut batches) = mpsc::channel(0);
-        let send = async {
-            while let Some(batch) = batches.next().await {
-                if !self.flush(batch).await? || self.stage.get() > Stage::Running {
-                    batches.close();
-                    return Ok(false);
-                }
-            }
-            Ok(true)
-        };
-        let (built, sent) = futures::future::join(building.run(to), send).await;
+        let (to, batches) = mpsc::channel(0);
+        let (built, sent) = futures::future::join(building.run(to), self.send_each(batches)).await;
         match sent? {
             true => built.map(|()| true),
             false => Ok(false),
         }
+    }
+
+    /// Sends batches as they come; false if it was asked to stop. Takes the receiver with it when it ends, so that who makes
+    /// them ends too.
+    async fn send_each(&mut self, mut batches: Receiver<Batch>) -> Result<bool> {
+        while let Some(batch) = batches.next().await {
+            if !self.flush(batch).await? || self.stage.get() > Stage::Running {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// Sends one batch: records, then the lists, then (in the same transaction as the records) the progress. False: it was

@@ -223,6 +223,10 @@ impl World {
         // Requests under way arrive, frozen processes wake: nothing of it may do harm.
         self.machine.run_until(Duration::from_secs(2000), || !self.oracle.violations().is_empty());
         for process in 1..=self.last_process.load(Relaxed) {
+            // It failed, and what it began for that goes on for ever; or it waits for what nobody does.
+            if self.machine.lives(process) {
+                self.oracle.violation(format!("process {process} does not end"));
+            }
             self.machine.kill(process);
         }
         if self.oracle.violations().is_empty() {
