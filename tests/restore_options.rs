@@ -234,6 +234,8 @@ fn fail(broker: &MockBroker, records: i64) -> Vec<Rec<'static>> {
 async fn what_fails_again_after_each_restore_is_sent_as_often_as_is_allowed() {
     for marks in [&[][..], &["--no-restore-headers"]] {
         let (mut archive, broker) = world(1, 1).await;
+        // In 2096: behind each restore.
+        archive.cut_at_us = 4_000_000_000_000_000;
         for generation in 1..=3 {
             let all = [&["--all", "-o", "json"], marks].concat();
             let dry = restore(&archive, &broker, &[&all[..], &["-n"]].concat()).json();

@@ -50,7 +50,7 @@ impl Progress {
         let mut shown = None;
         if io::stderr().is_terminal() {
             let template = match total {
-                Some(_) => "{bar:30} {percent}% {msg} (eta {eta})",
+                Some(_) => "{bar:30} {percent}% {msg} ({eta} left)",
                 None => "{spinner} {msg}",
             };
             let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
@@ -74,6 +74,12 @@ impl Progress {
             }
             None => {}
         }
+    }
+
+    /// The same, with the time that is left: the bar reckons it itself.
+    pub fn update_with_time(&mut self, position: u64, message: String, left: impl FnOnce() -> String) {
+        let left = if self.bar.is_some() { String::new() } else { left() };
+        self.update(position, || format!("{message}{left}"));
     }
 }
 

@@ -25,6 +25,7 @@ use crate::catalog::Catalog;
 use crate::error::{Error, Result};
 use crate::restore::counts::Counts;
 use crate::restore::drafts;
+use crate::restore::plan::PlanDoc;
 use crate::restore::target::Kafka;
 use crate::restore::{Counters, Draft, End, Prepared, Restore};
 use crate::stage::{Stage, StageReceiver};
@@ -57,10 +58,10 @@ pub async fn run(mut args: Args, config: &Config) -> Result<u8> {
             plainly(&*store, &stage).await?;
         }
         let restore = Restore::new(catalog, target, dialects, options, counters.clone(), args.start_timeout);
-        let prepared = until(&stage, Stage::Finish, prepare(restore, args.take_over && !args.dry_run, &counters)).await;
+        let prepared = until(&stage, Stage::Finish, prepare(&args, restore, &counters)).await;
         let stopped = || Error::failed("stopped before anything was sent");
-        let (restore, prepared) = prepared.ok_or_else(stopped)??;
-        go(&args, &restore, prepared, &counters, stage.clone()).await
+        let (restore, prepared, asked) = prepared.ok_or_else(stopped)??;
+        go(&args, &restore, (prepared, asked), &counters, stage.clone()).await
     };
     until(&stage, Stage::Abandon, work).await.unwrap_or_else(|| {
         Err(Error::failed("left in the middle of a batch; the same command again goes on from the last finished one"))
@@ -75,17 +76,31 @@ async fn until<T>(stage: &StageReceiver, limit: Stage, work: impl Future<Output 
     }
 }
 
+/// What is to be done, and whether the user was asked already: with `--take-over` before others are ended.
 async fn prepare(
+    args: &Args,
     restore: impl Future<Output = Result<Restore>>,
-    take_over: bool,
     counters: &Arc<Counters>,
-) -> Result<(Restore, Prepared)> {
+) -> Result<(Restore, Prepared, bool)> {
     let restore = restore.await?;
-    if take_over {
+    let mut prepared = planned(&restore, counters).await?;
+    let mut asked = false;
+    if args.take_over && !args.dry_run {
+        if let Prepared::New(draft) = &prepared
+            && !draft.overlapping.is_empty()
+        {
+            confirm(args, &draft.counts, &draft.overlapping).await?;
+            asked = true;
+        }
         for id in restore.take_over().await? {
             tracing::info!("restore {id} is ended: what it sent counts as restored");
         }
+        prepared = planned(&restore, counters).await?;
     }
+    Ok((restore, prepared, asked))
+}
+
+async fn planned(restore: &Restore, counters: &Arc<Counters>) -> Result<Prepared> {
     let counters = counters.clone();
     let shown = tokio::spawn(async move {
         let mut progress = Progress::start(None);
@@ -97,13 +112,13 @@ async fn prepare(
     let prepared = restore.prepare().await;
     shown.abort();
     let _ = shown.await;
-    Ok((restore, prepared?))
+    prepared
 }
 
 async fn go(
     args: &Args,
     restore: &Restore,
-    prepared: Prepared,
+    (prepared, asked): (Prepared, bool),
     counters: &Arc<Counters>,
     stage: StageReceiver,
 ) -> Result<u8> {
@@ -122,6 +137,12 @@ async fn go(
                 plan.created_by,
                 plan.selected
             );
+            for (flag, given, planned) in [("--by", &args.by, &plan.by), ("--reason", &args.reason, &plan.reason)] {
+                if given.is_some() && given != planned {
+                    let planned = planned.as_deref().unwrap_or("none");
+                    tracing::warn!("{flag} is that of the plan, {planned}: what is given now is not kept");
+                }
+            }
             (*plan, None)
         }
         Prepared::New(draft) if args.dry_run || draft.counts.to_restore == 0 => {
@@ -131,8 +152,12 @@ async fn go(
             }
             if args.dry_run && draft.counts.to_restore > 0 {
                 more.reach = restore.reach(&draft.counts).await?;
-                more.kept = Some(restore.keep(&draft).await);
+                more.kept = match &args.plan {
+                    Some(_) => None,
+                    None => Some(restore.keep(&draft).await),
+                };
             }
+            more.take_over = args.take_over;
             print::draft(&draft.counts, &draft.overlapping, &more, args.output.output)?;
             // What the restore would be refused for.
             let refused = draft.counts.to_restore > 0 && !draft.overlapping.is_empty() && !args.take_over;
@@ -147,23 +172,23 @@ async fn go(
             if let Some(line) = print::untold(&draft.counts) {
                 tracing::info!("{line}");
             }
-            let asked = until(&stage, Stage::Finish, confirm(args, &draft.counts)).await;
-            asked.unwrap_or_else(|| Err(Error::failed("stopped before anything was sent")))?;
+            if !asked {
+                let asked = until(&stage, Stage::Finish, confirm(args, &draft.counts, &[])).await;
+                asked.unwrap_or_else(|| Err(Error::failed("stopped before anything was sent")))?;
+            }
             let (plan, sink) = restore.begin(*draft).await?;
             (plan, Some(sink))
         }
     };
     let (shown, total) = (counters.clone(), plan.selected);
     let progress = tokio::spawn(async move {
-        let (mut progress, mut began) = (Progress::start(Some(total)), None);
+        let (mut progress, began) = (Progress::start(Some(total)), Instant::now());
         loop {
             tokio::time::sleep(Duration::from_millis(250)).await;
             let done = shown.done();
-            let began = *began.get_or_insert((done, Instant::now()));
-            progress.update(done, || {
-                let left = eta(began.1.elapsed(), done.saturating_sub(began.0), total.saturating_sub(done));
-                format!("{done} of {total} records done, {} sent by this run{left}", shown.sent())
-            });
+            let by_now = format!("{done} of {total} records done, {} sent by this run", shown.sent());
+            let left = || eta(began.elapsed(), shown.done_by_this_run(), total.saturating_sub(done));
+            progress.update_with_time(done, by_now, left);
         }
     });
     let end = restore.run(&plan, sink, stage).await;
@@ -197,14 +222,17 @@ fn alone(draft: &Draft) -> Result<()> {
 }
 
 /// Asks, where there is someone to ask.
-async fn confirm(args: &Args, counts: &Counts) -> Result<()> {
+async fn confirm(args: &Args, counts: &Counts, ended: &[PlanDoc]) -> Result<()> {
     let n = counts.to_restore;
     let targets: Vec<&str> = counts.targets.iter().take(5).map(String::as_str).collect();
     let more = counts.targets.len().saturating_sub(targets.len());
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
     let skipped = counts.selected - n;
+    let ends: Vec<String> = ended.iter().map(|p| format!("{} of {}", p.restore_id, p.created_by)).collect();
+    let ends = if ends.is_empty() { String::new() } else { format!("End restore {} for good, and r", ends.join(", ")) };
+    let verb = if ends.is_empty() { "R" } else { ends.as_str() };
     let question = format!(
-        "Restore {n} records to {}{more} ({skipped} are skipped; --dry-run shows all)? [y/N] ",
+        "{verb}estore {n} records to {}{more} ({skipped} are skipped; --dry-run shows all)? [y/N] ",
         targets.join(", ")
     );
     let asking = Asking { records: n, done: "restored", undone: "nothing was sent", question };

@@ -11,6 +11,7 @@ mod decode;
 mod index;
 mod json;
 mod key;
+pub(crate) use key::of_position as position_key;
 mod parse;
 mod table;
 mod uber;

@@ -13,6 +13,7 @@ use super::drafts::values;
 use super::past::Past;
 use super::pieces::{Piece, counted};
 use super::plan::PlanDoc;
+use super::turn;
 use super::values::Values;
 use super::why::{Skip, Why};
 use crate::archive::ledger::{json_meta, read};
@@ -472,6 +473,14 @@ fn to_lines(lines: &[SkippedLine]) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
+/// A shorter answer would send records again.
+fn unknown(what: &str) -> Error {
+    Error::corrupt(format!(
+        "{what}: what was restored is not known until it is back from an older version or a copy of the bucket. \
+         `dlq-archiver verify` tells all that is damaged"
+    ))
+}
+
 /// What all restores but `own` did, those of them that are not over, and what is discarded. `cuts`: keys of manifests, of
 /// whose records it is asked; of all if `None`. `attempts`: filled from the same lists.
 pub async fn past(
@@ -488,7 +497,13 @@ pub async fn past(
             attempts.add(row);
         }
     };
-    for id in ids(store, "").await? {
+    // In this order: a plan is there before its place in the order.
+    let begun = turn::begun(store).await?;
+    let there = ids(store, "").await?;
+    if let Some(gone) = begun.into_iter().find(|id| !there.contains(id)) {
+        return Err(unknown(&format!("{PREFIX}{gone}/ is gone, though it is in the order of restores")));
+    }
+    for id in there {
         if Some(id.as_str()) == own {
             continue;
         }
@@ -499,9 +514,14 @@ pub async fn past(
                 continue;
             }
         }
-        if folder.is_done().await? {
-            for list in store.list_all(&folder.key("records-")).await? {
-                folder.rows(&list.key, |row| add(&row, true)).await?;
+        if let Some(bytes) = folder.done_bytes().await? {
+            let done: DoneDoc = from_bytes(&folder.key(DONE), &bytes)?;
+            for list in &done.lists {
+                let bytes = store.get(&list.key).await?;
+                if bytes.as_ref().is_none_or(|bytes| sha256_hex(bytes) != list.sha256) {
+                    return Err(unknown(&format!("{} is missing, or not what done.json vouches for", list.key)));
+                }
+                decoded(&list.key, bytes, |row| add(&row, true))?;
             }
             continue;
         }

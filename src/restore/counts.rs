@@ -66,6 +66,10 @@ pub struct Counts {
     pub repeats: Repeats,
     /// Record ids that were asked for, and not selected.
     pub not_found: BTreeSet<RecordId>,
+    /// Of those to restore: with a corrected value.
+    pub corrected: u64,
+    /// Corrected values of records that are skipped.
+    pub unsent_values: u64,
     /// Records that there are corrected values for, and that are not selected.
     pub unused_values: BTreeSet<RecordId>,
     /// Records that could not be judged, and so are not selected.
@@ -92,19 +96,19 @@ impl Counts {
     ) {
         self.selected += 1;
         self.not_found.remove(&record.id);
-        self.unused_values.remove(&record.id);
+        let has_value = self.unused_values.remove(&record.id);
         match verdict {
-            Verdict::Send { place, attempt } => {
+            Verdict::Send { place, attempt, corrected, tombstone } => {
+                self.corrected += u64::from(*corrected);
                 self.to_restore += 1;
                 if *attempt > 1 {
                     *self.again.entry(*attempt).or_default() += 1;
                 }
-                let raw = original.map_or(&record.raw, |o| &o.raw);
                 self.refetched += u64::from(original.is_some());
                 let bare = original.is_none() && record.decoded.payload_state == PayloadState::CopiedBare;
                 self.bare += u64::from(bare);
                 self.looked_for += u64::from(bare && missing);
-                self.tombstones += u64::from(raw.value.is_none());
+                self.tombstones += u64::from(*tombstone);
                 self.count_failure(&record.decoded.failure_key);
                 self.count_event(&record.decoded);
                 if !self.targets.contains(&place.topic) {
@@ -126,6 +130,7 @@ impl Counts {
                     0..MAX_GROUPS => skip.clone(),
                     _ => Skip { target: None, restore_id: None, ..*skip },
                 };
+                self.unsent_values += u64::from(has_value);
                 let skipped = self.skipped.entry(key).or_default();
                 skipped.records += 1;
                 if skipped.ids.len() < MAX_IDS {

@@ -8,7 +8,7 @@ use super::values::Values;
 use crate::archive::ledger::json_meta;
 use crate::error::{Error, Result};
 use crate::ledger::{from_bytes, sha256_hex, to_bytes};
-use crate::store::Store;
+use crate::store::{Created, Store};
 
 fn draft_key(id: &str, name: &str) -> String {
     format!("{PREFIX}draft-{id}{name}")
@@ -19,7 +19,11 @@ pub async fn keep(store: &dyn Store, id: &str, draft: &DraftDoc, values: &Values
     if !values.is_empty() {
         store.create(&draft_key(id, ".values.jsonl"), values.to_lines()?.into(), &lines_meta()).await?;
     }
-    store.create(&draft_key(id, ".json"), to_bytes(draft)?.into(), &json_meta()).await?;
+    let key = draft_key(id, ".json");
+    if store.create(&key, to_bytes(draft)?.into(), &json_meta()).await? == Created::Exists {
+        // Perhaps by an earlier dry run, at another time.
+        read(store, &draft.archive_id, id).await.map_err(|e| e.context("it is there, and damaged: delete it"))?;
+    }
     Ok(())
 }
 

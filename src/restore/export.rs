@@ -132,7 +132,8 @@ impl Export {
                         }
                         Ok((place, made)) => {
                             written = write(&record.id, &place, &made);
-                            break Verdict::Send { place, attempt: made.attempt };
+                            let (attempt, corrected) = (made.attempt, made.archived_value.is_some());
+                            break Verdict::Send { place, attempt, corrected, tombstone: made.value.is_none() };
                         }
                         Err(skip) => break Verdict::Skip(skip),
                     };

@@ -99,6 +99,8 @@ pub struct Options {
 pub struct Counters {
     scanned: AtomicU64,
     done: AtomicU64,
+    /// Of `done`: by earlier runs.
+    before: AtomicU64,
     sent: AtomicU64,
 }
 
@@ -110,6 +112,9 @@ impl Counters {
     /// Of the plan: sent or skipped.
     pub fn done(&self) -> u64 {
         self.done.load(Relaxed)
+    }
+    pub fn done_by_this_run(&self) -> u64 {
+        self.done().saturating_sub(self.before.load(Relaxed))
     }
     /// Sent by this run.
     pub fn sent(&self) -> u64 {

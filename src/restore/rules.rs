@@ -36,6 +36,10 @@ pub enum Verdict {
         place: Place,
         /// How often its failure is restored then: 1 for the first time.
         attempt: u32,
+        /// With another value than is archived.
+        corrected: bool,
+        /// With a null value.
+        tombstone: bool,
     },
     Skip(Skip),
 }
@@ -71,7 +75,10 @@ impl Rules<'_> {
         past: PastPartition<'_>,
     ) -> Verdict {
         match self.judge(record, original, past) {
-            Ok((place, made)) => Verdict::Send { place, attempt: made.attempt },
+            Ok((place, made)) => {
+                let (attempt, corrected) = (made.attempt, made.archived_value.is_some());
+                Verdict::Send { place, attempt, corrected, tombstone: made.value.is_none() }
+            }
             Err(skip) => Verdict::Skip(skip),
         }
     }
@@ -105,9 +112,11 @@ impl Rules<'_> {
         if first.as_ref().is_some_and(|first| first.payload_state == PayloadState::NotCopied) {
             return skip(Why::NotCopied, None);
         }
-        let attempt = self.attempts.of(record, &decoded).saturating_add(1);
-        let Some(made) = self.made(record, original, attempt) else {
-            return skip(Why::NotCopied, None);
+        let before = self.attempts.of(record, &decoded);
+        let attempt = before.number.saturating_add(1);
+        let made = match self.made(record, original, attempt) {
+            Ok(made) => made,
+            Err(why) => return skip(why, None),
         };
         if !self.options.include_restored {
             let done = past.finished(id.offset).map(|went| (Why::AlreadyRestored, went));
@@ -118,7 +127,7 @@ impl Rules<'_> {
             }
         }
         if self.options.max_attempts.is_some_and(|most| attempt > most) {
-            return skip(Why::Attempts, None);
+            return Err(Skip { why: Why::Attempts, target: None, restore_id: before.restore_id.map(str::to_owned) });
         }
         let origin = self.origin(&decoded, first.as_ref(), original);
         let raw = &made.raw;
@@ -150,6 +159,10 @@ impl Rules<'_> {
                 return skip(Why::Expired, Some(topic));
             }
         }
+        let window = self.windows.get(topic);
+        if window.is_some_and(|window| window.needs_key) && made.key.is_none() {
+            return skip(Why::Refused, Some(topic));
+        }
         if self.limits.get(topic).is_some_and(|limit| made.size() as u64 > *limit) {
             return skip(Why::TooLarge, Some(topic));
         }
@@ -173,23 +186,37 @@ impl Rules<'_> {
         }
     }
 
-    /// What is restored of a record: its original that was read again, or else what the dead letter holds of it; `None`
-    /// where it does not hold it.
+    /// What is restored of a record: its original that was read again, or else what the dead letter holds of it.
+    ///
+    /// # Errors
+    /// Why it cannot be told what it is.
     pub fn made<'r>(
         &'r self,
         record: &ArchivedRecord<'r>,
         original: Option<&Original<'r>>,
         attempt: u32,
-    ) -> Option<Made<'r>> {
+    ) -> std::result::Result<Made<'r>, Why> {
         let (topic, raw) = original.map_or((record.id.topic.as_str(), record.raw), |o| (o.topic, o.raw));
-        let Restorable { key, value, strips, marks } = self.dialects.restorable(topic, &raw)?;
+        let Restorable { key, value, strips, marks } = self.dialects.restorable(topic, &raw).ok_or(Why::NotCopied)?;
         let headers = self.headers.apply(raw.headers.iter().zip(strips), Sendable { marks, attempt });
-        let corrected = self.values.get(&record.id);
-        let (value, archived_value) = match corrected {
-            Some(corrected) => (corrected.map(Cow::Borrowed), Some(value)),
+        let own = record.raw.value;
+        // Of a dead letter that holds the record elsewhere than in its value, lists print what is of no use here.
+        let elsewhere = original.is_some() || value.as_deref() != own;
+        let given =
+            self.values.get(&record.id).filter(|given| *given != value.as_deref() && !(elsewhere && *given == own));
+        let (value, archived_value) = match given {
+            Some(given) if elsewhere && self.is_envelope(record, given) => return Err(Why::WrongValue),
+            Some(given) => (given.map(Cow::Borrowed), Some(value)),
             None => (value, None),
         };
-        Some(Made { raw, key, value, headers, attempt, archived_value })
+        Ok(Made { raw, key, value, headers, attempt, archived_value })
+    }
+
+    /// Whether the record has its original inside of it, with this value in place of its own.
+    fn is_envelope(&self, record: &ArchivedRecord<'_>, value: Option<&[u8]>) -> bool {
+        let raw = RawRecord { value, ..record.raw };
+        let inside = self.dialects.restorable(&record.id.topic, &raw);
+        inside.is_some_and(|inside| inside.value.as_deref() != value)
     }
 }
 

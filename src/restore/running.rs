@@ -62,6 +62,7 @@ impl Restore {
         let (pace, kept) = (Pace::new(self.options.rate), kept.unwrap_or_default());
         let mut going =
             Going { restore: self, plan, limits, folder, sink, sent, run, done: start, stage, pace, returns, kept };
+        self.counters.before.store(start, Relaxed);
         self.counters.done.store(start, Relaxed);
         if start < plan.selected {
             let whole = match going.send_all().await {

@@ -19,6 +19,7 @@ use crate::error::{Error, Result};
 use crate::ledger::{LEDGER_VERSION, from_bytes, sha256_hex, to_bytes};
 use crate::store::{Created, Store};
 use bytes::Bytes;
+use futures::{FutureExt, StreamExt, TryStreamExt, stream};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -124,6 +125,31 @@ impl Order {
         };
         Ok(store.create(&order_key(number), to_bytes(&doc)?.into(), &json_meta()).await? == Created::New)
     }
+}
+
+/// Documents that are fetched at a time.
+const FETCHES: usize = 32;
+
+/// All restores that have had their turn.
+///
+/// # Errors
+/// [`crate::Kind::Corrupt`] if a document of the order is missing or damaged.
+pub async fn begun(store: &dyn Store) -> Result<BTreeSet<String>> {
+    let prefix = format!("{PREFIX}order-");
+    let newest = store.list_all(&prefix).await?.iter().filter_map(|object| order_number(&object.key)).max();
+    let fetch = |number| {
+        async move {
+            let key = order_key(number);
+            let bytes = store.get(&key).await?;
+            let bytes =
+                bytes.ok_or_else(|| Error::corrupt(format!("{key} is missing: what deletes objects there?")))?;
+            from_bytes::<OrderDoc>(&key, &bytes)
+        }
+        .boxed()
+    };
+    let fetched: Vec<_> = (1..=newest.unwrap_or(0)).map(fetch).collect();
+    let docs: Vec<OrderDoc> = stream::iter(fetched).buffered(FETCHES).try_collect().await?;
+    Ok(docs.into_iter().filter(|doc| doc.event == Event::Begun).map(|doc| doc.restore_id).collect())
 }
 
 /// Says of each restore that has its last lists that it is over. `whole`: also of those that the order has passed, which

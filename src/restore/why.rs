@@ -12,6 +12,7 @@ pub enum Why {
     Attempts,
     NotCopied,
     OtherDialects,
+    WrongValue,
     UnknownOrigin,
     DeadLetterTarget,
     MissingTarget,
@@ -29,13 +30,14 @@ impl Why {
             Self::AlreadyRestored => "already restored",
             Self::UnfinishedRestore => "perhaps restored, by a restore that did not end",
             Self::Discarded => "discarded: not to be restored",
-            Self::Attempts => "it failed again after each restore, as often as --max-attempts allows",
+            Self::Attempts => "its failure was restored as often as --max-attempts allows",
             Self::NotCopied => {
                 "key and value of the original are not in the dead letter: headers only, or an envelope without them"
             }
             Self::OtherDialects => {
                 "archived as of a dialect that is not found on it now: it could go as what it is not"
             }
+            Self::WrongValue => "its corrected value is a whole dead letter, not the value of the record in it",
             Self::UnknownOrigin => "its headers do not tell where it came from",
             Self::DeadLetterTarget => "target is a dead-letter topic",
             Self::MissingTarget => "target topic does not exist",
@@ -50,7 +52,7 @@ impl Why {
     /// What to do about it.
     pub fn remedy(self) -> &'static str {
         match self {
-            Self::AlreadyRestored => "--include-restored sends it again",
+            Self::AlreadyRestored => "a new command or dry run with --include-restored sends it again",
             Self::UnfinishedRestore => {
                 "finish that restore with --resume ID. If it was taken over, compare restores/ID/sent with the target, and \
                  send what is missing there with --record-id and --include-restored"
@@ -60,12 +62,15 @@ impl Why {
                  the same"
             }
             Self::Attempts => {
-                "find out why it fails before it is sent once more: `show ID` has the failure; --max-attempts N allows more, \
-                 and `dlq-archiver discard` says that it is given up"
+                "find out why it fails before it is sent once more: `show ID` has the failure. --max-attempts N allows N \
+                 restores, all before counted; `dlq-archiver discard` says that it is given up"
             }
             Self::NotCopied => {
                 "`dlq-archiver refetch` reads them from the topics that they came from, as long as those have them; then give \
                  the command again. `show ID` says what came of it. Copying is switched on where the records are dead-lettered"
+            }
+            Self::WrongValue => {
+                "take the value from `restore --to-file FILE`, which has what is restored: `list` has the dead letter's own"
             }
             Self::UnknownOrigin => "name the target with --to TOPIC",
             Self::OtherDialects => {
@@ -76,7 +81,7 @@ impl Why {
                 "name another with --to TOPIC; --allow-dead-letter-target sends it there all the same"
             }
             Self::MissingTarget => "create the topic, or name another with --to TOPIC; then give the command again",
-            Self::MissingPartition => "give a --partition that the topic has, or leave it out",
+            Self::MissingPartition => "give --target-partition origin, key or a number that the topic has",
             Self::NotWritable => {
                 "allow the user Write on the topic (kafka-acls.sh --add --allow-principal User:NAME --operation Write \
                  --topic TARGET), or name another with --to TOPIC; then give the command again"

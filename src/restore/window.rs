@@ -10,6 +10,9 @@ pub struct Window {
     pub keeps_from_ms: i64,
     /// Records from before it are refused.
     pub takes_from_ms: i64,
+    /// Records without a key are refused: it is compacted.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub needs_key: bool,
 }
 
 /// A record that a topic would keep for less than this is not sent.
@@ -24,16 +27,22 @@ impl Window {
     pub fn of(settings: &BTreeMap<String, String>, now_ms: i64) -> Option<Self> {
         let number = |name: &str| settings.get(name)?.parse::<i64>().ok();
         let (retention, policy) = (number("retention.ms")?, settings.get("cleanup.policy")?);
+        let has = |wanted: &str| policy.split(',').any(|p| p.trim() == wanted);
+        let needs_key = has("compact");
         // The topic's own time replaces the record's.
         if settings.get("message.timestamp.type").is_some_and(|t| t == "LogAppendTime") {
-            return Some(Self::default());
+            return Some(Self { needs_key, ..Self::default() });
         }
         let from = |age: i64| now_ms.saturating_sub(age).max(0);
-        let deletes = retention >= 0 && policy.split(',').any(|p| p.trim() == "delete");
+        let deletes = retention >= 0 && has("delete");
         // Of a short retention a tenth, so that new records are sent.
         let kept = retention - MIN_KEPT_MS.min(retention / 10);
         let takes = number("message.timestamp.before.max.ms").filter(|age| *age >= 0);
-        Some(Self { keeps_from_ms: if deletes { from(kept) } else { 0 }, takes_from_ms: takes.map_or(0, from) })
+        Some(Self {
+            keeps_from_ms: if deletes { from(kept) } else { 0 },
+            takes_from_ms: takes.map_or(0, from),
+            needs_key,
+        })
     }
 }
 

@@ -39,6 +39,8 @@ pub struct TestArchive {
     pub store: Arc<dyn Store>,
     pub archive: ArchiveDoc,
     format: Format,
+    /// Microseconds since 1970.
+    pub cut_at_us: i64,
     tables: Arc<Tables>,
     logs: BTreeMap<Log, (Genesis, Head)>,
 }
@@ -56,7 +58,8 @@ impl TestArchive {
     pub async fn on(store: Arc<dyn Store>, format: Format) -> Self {
         let (id, now) = ("4c2f27f0-0000-4000-8000-000000000001", "2026-11-01T00:00:00.000000Z");
         let archive = io::open_archive(&*store, format.archive_name(), Some("cluster-1"), id, now).await.unwrap();
-        Self { folder: None, store, archive, format, tables: Arc::new(Tables::builtin()), logs: BTreeMap::new() }
+        let (cut_at_us, tables, logs) = (CUT_AT_US, Arc::new(Tables::builtin()), BTreeMap::new());
+        Self { folder: None, store, archive, format, cut_at_us, tables, logs }
     }
 
     /// An archive of all records of `tests/golden/fixtures`, one cut for each topic partition.
@@ -128,7 +131,7 @@ impl TestArchive {
         }
         let (genesis, head) = self.logs.get(&log).cloned().unwrap();
         let groups = cut::group(&batch, topic, partition, &self.tables);
-        let range = CutRange { from, to, cut_at_us: CUT_AT_US };
+        let range = CutRange { from, to, cut_at_us: self.cut_at_us };
         let intent = cut::intent(&genesis, range, &batch, &groups, gaps.clone(), self.format, &self.tables).unwrap();
         let prefix = layout::ledger_prefix(topic, partition, generation);
         let intent_key = layout::intent_key(&prefix, from);
@@ -152,7 +155,7 @@ impl TestArchive {
             sequence: head.sequence,
             from,
             to,
-            cut_at_us: CUT_AT_US,
+            cut_at_us: self.cut_at_us,
             schema_version: intent.schema_version,
             leader_epoch: intent.leader_epoch,
             rows: objects.iter().map(|o| o.rows).sum(),

@@ -104,11 +104,11 @@ pub struct Args {
 
     /// Who decided it, beside the user that is seen: kept with the restore
     #[arg(long, value_name = "WHO")]
-    by: Option<String>,
+    pub(super) by: Option<String>,
 
     /// Why, such as a ticket: kept with the restore
     #[arg(long, value_name = "TEXT")]
-    reason: Option<String>,
+    pub(super) reason: Option<String>,
 
     /// Do not ask; needed above 1,000 records where there is no terminal
     #[arg(short, long)]
@@ -247,6 +247,11 @@ const MAX_ATTEMPTS: u32 = 3;
 impl Args {
     /// `draft`: that of `--plan`.
     pub(super) fn options(&self, archive_id: &str, draft: Option<(DraftDoc, Values)>) -> Result<Options> {
+        for of_bytes in [false, true] {
+            if self.rate.iter().filter(|(_, of)| *of == of_bytes).count() > 1 {
+                return Err(Error::config("--rate: give one of records and one of bytes at most"));
+            }
+        }
         let delivery = match self.delivery {
             DeliveryArg::Auto => Asked::Auto,
             DeliveryArg::Transactional => Asked::Exactly(Delivery::Transactional),

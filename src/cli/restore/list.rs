@@ -88,9 +88,9 @@ fn table(all: &[Overview], out: &mut Out) -> Result<()> {
     }
     let columns = vec![
         Column::whole("ID"),
-        Column::whole("BEGUN"),
+        Column::whole("PLANNED"),
         Column::new("BY"),
-        Column::new("STATE"),
+        Column::whole("STATE"),
         Column::number("SELECTED"),
         Column::number("RESTORED"),
         Column::number("SKIPPED"),
@@ -108,7 +108,7 @@ fn table(all: &[Overview], out: &mut Out) -> Result<()> {
             cell(&plan.restore_id),
             cell(&plan.created_at),
             cell(by(overview)),
-            cell(&state(overview)),
+            overview.state().as_str().to_owned(),
             plan.selected.to_string(),
             number(done.map(|done| done.restored)),
             number(done.map(|done| done.skipped)),

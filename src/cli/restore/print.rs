@@ -11,7 +11,7 @@ use crate::restore::nothing::Nothing;
 use crate::restore::plan::{Delivery, PlanDoc};
 use crate::restore::why::Why;
 use serde_json::json;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Ids that are shown of one reason.
 const SHOWN: usize = 20;
@@ -48,6 +48,12 @@ pub fn warnings(counts: &Counts) -> Vec<String> {
             if counts.not_found.len() > SHOWN { " ..." } else { "" }
         ));
     }
+    if counts.unsent_values > 0 {
+        lines.push(format!(
+            "{} not sent: the records are skipped",
+            text::count(counts.unsent_values, "corrected value")
+        ));
+    }
     if !counts.unused_values.is_empty() {
         let ids: Vec<String> = counts.unused_values.iter().take(SHOWN).map(ToString::to_string).collect();
         lines.push(format!(
@@ -82,6 +88,8 @@ pub struct More {
     pub kept: Option<std::result::Result<String, Error>>,
     /// See [`crate::restore::Restore::reach`].
     pub reach: Reach,
+    /// Restores that are in the way are ended.
+    pub take_over: bool,
 }
 
 /// What a restore would do.
@@ -128,9 +136,13 @@ pub fn draft(counts: &Counts, overlapping: &[PlanDoc], more: &More, output: Outp
             n => format!("{n} of them are tombstones: their value is null"),
         })?;
     }
+    if counts.corrected > 0 {
+        let unchanged = counts.to_restore - counts.corrected;
+        out.line(&format!("{} of them go with a corrected value, {unchanged} as they are", counts.corrected))?;
+    }
     for (attempt, records) in &counts.again {
         out.line(&format!(
-            "{} failed again after an earlier restore: this is restore number {attempt} of the same failure",
+            "of {}, this is restore number {attempt} of the same failure",
             text::count(*records, "record")
         ))?;
     }
@@ -139,7 +151,14 @@ pub fn draft(counts: &Counts, overlapping: &[PlanDoc], more: &More, output: Outp
     }
     skipped(counts, &mut out)?;
     for other in overlapping {
-        out.line(&text::clean(&in_the_way(other)))?;
+        let told = match more.take_over {
+            true => format!(
+                "restore {} of {} is ended first: what it sent counts as restored",
+                other.restore_id, other.created_by
+            ),
+            false => in_the_way(other),
+        };
+        out.line(&text::clean(&told))?;
     }
     for (source, functions) in &more.reach {
         let named: Vec<&str> = functions.iter().take(SHOWN).map(String::as_str).collect();
@@ -162,25 +181,31 @@ fn skipped(counts: &Counts, out: &mut Out) -> Result<()> {
     if counts.skipped.is_empty() {
         return Ok(());
     }
+    out.line("")?;
     out.line("skipped")?;
-    let columns = vec![
-        Column::number("RECORDS"),
-        Column::whole("WHY"),
-        Column::new("TARGET"),
-        Column::whole("BY RESTORE"),
-        Column::new("SUCH AS"),
-    ];
+    let columns = vec![Column::number("RECORDS"), Column::wide("WHY"), Column::new("TARGET"), Column::whole("SUCH AS")];
     let mut table = Table::new(columns);
+    // Whichever restore it was: JSON has that.
+    let mut rows: BTreeMap<(Why, Option<&String>), (u64, Option<&String>)> = BTreeMap::new();
     for (skip, s) in &counts.skipped {
+        let row = rows.entry((skip.why, skip.target.as_ref())).or_default();
+        row.0 += s.records;
+        row.1 = row.1.or(s.ids.first());
+    }
+    for ((why, target), (records, example)) in &rows {
         let cell = |text: Option<&String>| text::clean(text.map_or("-", String::as_str)).into_owned();
-        let (target, restore, example) =
-            (cell(skip.target.as_ref()), cell(skip.restore_id.as_ref()), cell(s.ids.first()));
-        table.row(vec![s.records.to_string(), skip.why.text().into(), target, restore, example], out)?;
+        table.row(vec![records.to_string(), why.text().into(), cell(*target), cell(*example)], out)?;
     }
     table.finish(out)?;
     let reasons: BTreeSet<Why> = counts.skipped.keys().map(|skip| skip.why).collect();
+    out.line("")?;
     for why in reasons {
-        out.line(&format!("{}: {}", why.text(), why.remedy()))?;
+        let mut targets = rows.keys().filter(|(of, _)| *of == why).filter_map(|(_, target)| *target);
+        let remedy = match (targets.next(), targets.next()) {
+            (Some(target), None) => why.remedy().replace("TARGET", &text::clean(target)),
+            _ => why.remedy().to_owned(),
+        };
+        out.line(&format!("{}: {remedy}", why.text()))?;
         let ids = counts.skipped.iter().filter(|(skip, _)| skip.why == why).flat_map(|(_, s)| &s.ids);
         if why.is_of_record() {
             such_as(ids.map(String::as_str), counts.by_reason().get(&why).copied().unwrap_or(0), out)?;
@@ -240,6 +265,8 @@ fn draft_json(counts: &Counts, overlapping: &[PlanDoc], more: &More) -> Result<(
         "not_judged": counts.unjudged.as_ref().map(|u| json!({
             "records": u.records, "example": u.first.to_string(), "why": u.why
         })),
+        "corrected": counts.corrected,
+        "unsent_values": counts.unsent_values,
         "unused_values": counts.unused_values.iter().map(ToString::to_string).collect::<Vec<_>>(),
         "nothing": nothing.map(|n| json!({
             "archived": n.archived, "read": n.read, "matching_nothing": n.flags, "meaning": n.text()

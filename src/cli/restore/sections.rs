@@ -68,7 +68,7 @@ fn decision(report: &Report) -> Section {
     let (user, host) = plan.created_by.rsplit_once('@').unwrap_or((&plan.created_by, "unknown"));
     let given = |text: &Option<String>| Some(text.clone().unwrap_or_else(|| "not given".into()));
     let facts = facts([
-        ("Begun at", Some(plan.created_at.clone())),
+        ("Planned at", Some(plan.created_at.clone())),
         ("Decided by", given(&plan.by)),
         ("Reason", given(&plan.reason)),
         ("User, as seen", Some(user.to_owned())),

@@ -88,7 +88,10 @@ pub async fn run(args: &super::Args, path: &Path, config: &Config) -> Result<u8>
             }
         }
     };
-    to.finish()?;
+    // A file without a record would be in the way of the next one.
+    if exported.counts.to_restore > 0 || path.is_none() {
+        to.finish()?;
+    }
     tell(&exported, path, &writing.losses);
     if exported.counts.selected == 0 {
         output::tell(&text::clean(&export.nothing().await?.text()));
@@ -197,7 +200,7 @@ impl Destination {
             .suffix(".tmp")
             .permissions(Permissions::from_mode(0o666))
             .tempfile_in(folder(path))
-            .map_err(|e| Error::config(format!("--to-file {}: {e}", path.display())))?;
+            .map_err(|e| Error::config(format!("--to-file {}: its folder: {}", path.display(), e.kind())))?;
         Ok(Self::File(path.to_owned(), BufWriter::with_capacity(BUFFER, file)))
     }
 

@@ -95,7 +95,7 @@ fn one(headers: &[(&str, &str)]) -> RawBatch {
 }
 
 fn sent_to(topic: &str, partition: Option<i32>) -> Verdict {
-    Verdict::Send { place: Place { topic: topic.into(), partition }, attempt: 1 }
+    Verdict::Send { place: Place { topic: topic.into(), partition }, attempt: 1, corrected: false, tombstone: false }
 }
 
 #[test]
@@ -190,15 +190,20 @@ fn a_record_that_its_target_would_delete_at_once_is_not_sent() {
     };
     let (sent, expired) = (sent_to("orders", Some(1)), skipped(Why::Expired, Some("orders")));
     assert_eq!(world.decide(&at(NOW - 7 * WEEK), 0), sent, "the topic does not tell");
-    world.windows = BTreeMap::from([("orders".into(), Window { keeps_from_ms: NOW - WEEK + HOUR, takes_from_ms: 0 })]);
+    world.windows = BTreeMap::from([(
+        "orders".into(),
+        Window { keeps_from_ms: NOW - WEEK + HOUR, takes_from_ms: 0, needs_key: false },
+    )]);
     assert_eq!(world.decide(&at(NOW - 7 * WEEK), 0), expired);
     assert_eq!(world.decide(&at(NOW - WEEK + HOUR - 1), 0), expired, "it would be kept for less than an hour");
     assert_eq!(world.decide(&at(NOW - WEEK + HOUR), 0), sent);
     assert_eq!(world.decide(&at(NOW + WEEK), 0), sent);
     assert_eq!(world.decide(&at(-1), 0), sent, "no time is not old");
-    world.windows = BTreeMap::from([("orders".into(), Window { keeps_from_ms: 0, takes_from_ms: NOW - 5 })]);
+    world.windows =
+        BTreeMap::from([("orders".into(), Window { keeps_from_ms: 0, takes_from_ms: NOW - 5, needs_key: false })]);
     assert_eq!(world.decide(&at(NOW - 6), 0), skipped(Why::Timestamp, Some("orders")));
-    world.windows = BTreeMap::from([("orders".into(), Window { keeps_from_ms: NOW, takes_from_ms: NOW })]);
+    world.windows =
+        BTreeMap::from([("orders".into(), Window { keeps_from_ms: NOW, takes_from_ms: NOW, needs_key: false })]);
     world.options.timestamps = Timestamps::Now;
     assert_eq!(world.decide(&at(NOW - 7 * WEEK), 0), sent);
     assert_eq!(world.decide(&at(0), 0), sent);
@@ -255,7 +260,8 @@ fn a_headers_only_record_is_restored_as_its_original_where_that_was_read_again()
     counts.add(&letter, Some(&original(1)), false, &sent_to("narrow", Some(0)));
     assert_eq!((counts.refetched, counts.bare, counts.tombstones), (1, 0, 0));
     // What the target takes is asked of the original.
-    world.windows = BTreeMap::from([("narrow".into(), Window { keeps_from_ms: NOW - 4, takes_from_ms: 0 })]);
+    world.windows =
+        BTreeMap::from([("narrow".into(), Window { keeps_from_ms: NOW - 4, takes_from_ms: 0, needs_key: false })]);
     let verdict = world.rules().decide(&letter, Some(&original(1)), world.past.of("failures", 1, 0));
     assert_eq!(verdict, skipped(Why::Expired, Some("narrow")));
 }

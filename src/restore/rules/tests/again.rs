@@ -1,6 +1,7 @@
 //! Tests of what is restored once more, to where, with which headers and values.
 
 use super::*;
+use crate::dialect;
 use crate::restore::headers::HeaderOptions;
 
 /// One that came from `origin`, with a failure of its own.
@@ -14,6 +15,7 @@ fn came_from(offset: i64, origin: i64) -> RawBatch {
 fn attempt(world: &World, batch: &RawBatch, failure: u8) -> Option<u32> {
     let mut record = archived(batch, 0, PayloadState::Present);
     record.decoded.failure_key = [failure; 16];
+    record.archived_at_us = 10;
     match world.rules().decide(&record, None, world.past.of("failures", 1, 0)) {
         Verdict::Send { attempt, .. } => Some(attempt),
         Verdict::Skip(skip) => {
@@ -60,6 +62,39 @@ fn a_return_is_known_by_its_header_its_failure_key_or_its_own_position() {
 }
 
 #[test]
+fn what_was_archived_before_a_restore_began_is_no_return_from_it() {
+    let mut world = World::new();
+    world.attempts.add(&Restored {
+        restored_at_us: 5,
+        target_topic: "orders".into(),
+        target_partition: 1,
+        ..restored(0, "r")
+    });
+    world.attempts.add(&Restored { attempt: 2, restored_at_us: 20, ..restored(0, "s") });
+    assert_eq!(attempt(&world, &came_from(5, 5), 0), Some(2), "of the first restore, not of the later one");
+    assert_eq!(attempt(&world, &came_from(5, 0), 9), Some(2), "by where the first one sent it");
+    world.attempts = Attempts::default();
+    world.attempts.add(&Restored { restored_at_us: 20, ..restored(0, "s") });
+    assert_eq!(attempt(&world, &came_from(5, 5), 0), Some(1));
+    assert_eq!(attempt(&world, &one(&CONNECT), 9), Some(2), "but the same record was restored");
+}
+
+/// A topic that was made anew has the same positions again, of other records.
+#[test]
+fn a_record_without_a_failure_key_is_the_same_as_no_other() {
+    let mut world = World::new();
+    let key = dialect::position_key("failures", 0, 0);
+    world.attempts.add(&Restored { failure_key: key, attempt: 3, ..restored(0, "r") });
+    let batch = one(&[]);
+    let mut record = archived(&batch, 0, PayloadState::Present);
+    record.decoded.failure_key = key;
+    record.id.generation = 2;
+    record.archived_at_us = 10;
+    let decoded = world.dialects.decode("failures", 0, &record.raw);
+    assert_eq!(world.attempts.of(&record, &decoded).number, 0);
+}
+
+#[test]
 fn the_partition_is_the_origins_or_the_keys_or_the_one_that_is_named() {
     let mut world = World::new();
     for (partition, goes) in [
@@ -71,6 +106,37 @@ fn the_partition_is_the_origins_or_the_keys_or_the_one_that_is_named() {
         world.options.partition = partition;
         assert_eq!(world.decide(&one(&CONNECT), 0), goes);
     }
+}
+
+/// `list` prints the dead letter's own value, which is not what is restored of an envelope or of one whose original was
+/// read again.
+#[test]
+fn a_corrected_value_is_that_of_the_record_and_not_of_its_envelope() {
+    let mut world = World::new();
+    let inner = |payload: &str| {
+        let key = "aw==";
+        format!(
+            r#"{{"requestContext": {{"condition": "RetryAttemptsExhausted"}}, "payload": {{"eventSource": "SelfManagedKafka", "records": {{"orders-1": [{{"topic": "orders", "partition": 1, "offset": 3, "timestamp": 1, "timestampType": "CREATE_TIME", "key": "{key}", "value": "{payload}", "headers": []}}]}}}}}}"#
+        )
+    };
+    let envelope = inner("dg==");
+    let mut batch = RawBatch::new();
+    push(&mut batch, 0, 1, Some(envelope.as_bytes()), &[]);
+    let mut record = archived(&batch, 0, PayloadState::Present);
+    let decoded = world.dialects.decode("failures", 0, &record.raw);
+    record.decoded.dialect = decoded.dialect.into_owned().into();
+    let judge = |world: &World, value: &str| {
+        let mut values = Values::default();
+        values.add(record.id.clone(), Some(value.as_bytes().to_vec())).unwrap();
+        let rules = Rules { values: &values, ..world.rules() };
+        let judged = rules.judge(&record, None, world.past.of("failures", 1, 0));
+        judged.map(|(_, made)| (made.value.map(|v| v.into_owned()), made.archived_value.is_some())).map_err(|s| s.why)
+    };
+    world.options.to = Some("orders".into());
+    assert_eq!(judge(&world, &envelope), Ok((Some(b"v".to_vec()), false)), "as it is: nothing is corrected");
+    assert_eq!(judge(&world, "v"), Ok((Some(b"v".to_vec()), false)), "the same value is no correction");
+    assert_eq!(judge(&world, "w"), Ok((Some(b"w".to_vec()), true)));
+    assert_eq!(judge(&world, &inner("dw==")), Err(Why::WrongValue), "an envelope in place of the record in it");
 }
 
 #[test]
