@@ -186,7 +186,7 @@ fn skipped(counts: &Counts, out: &mut Out) -> Result<()> {
     let columns = vec![Column::number("RECORDS"), Column::wide("WHY"), Column::new("TARGET"), Column::whole("SUCH AS")];
     let mut table = Table::new(columns);
     // Whichever restore it was: JSON has that.
-    let mut rows: BTreeMap<(Why, Option<&String>), (u64, Option<&String>)> = BTreeMap::new();
+    let mut rows: BTreeMap<_, (u64, Option<&String>)> = BTreeMap::new();
     for (skip, s) in &counts.skipped {
         let row = rows.entry((skip.why, skip.target.as_ref())).or_default();
         row.0 += s.records;
