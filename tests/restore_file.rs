@@ -256,7 +256,7 @@ async fn a_file_appears_once_it_is_whole_and_takes_the_place_of_none() {
     std::os::unix::fs::symlink("nowhere", &link).unwrap();
     assert!(to(link.to_str().unwrap(), &[]).fails(2).contains("exists"));
     let nowhere = to(folder.path().join("no/folder").to_str().unwrap(), &[]);
-    assert!(nowhere.fails(2).contains("No such file"), "{nowhere:?}");
+    assert!(nowhere.fails(2).contains("its folder: entity not found"), "{nowhere:?}");
     // In the folder that it is run in.
     let mut here = support::program();
     here.current_dir(folder.path()).args(["restore", "--archive", archive.url()]).args(select);
@@ -345,7 +345,10 @@ async fn what_is_skipped_is_told_by_reason_with_the_remedy_and_the_exit_code_of_
     let restored = of(&["--to-file", "-"]);
     assert_eq!(restored.ok(), "");
     assert!(
-        restored.err.contains(&format!("{} skipped: already restored; --include-restored", all - 1)),
+        restored.err.contains(&format!(
+            "{} skipped: already restored; a new command or dry run with --include-restored",
+            all - 1
+        )),
         "{restored:?}"
     );
     assert_eq!(of(&["--to-file", "-", "--include-restored"]).lines().len(), all - 1);

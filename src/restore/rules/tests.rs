@@ -94,8 +94,12 @@ fn one(headers: &[(&str, &str)]) -> RawBatch {
     batch
 }
 
+fn place(topic: &str, partition: Option<i32>) -> Place {
+    Place { topic: topic.into(), partition }
+}
+
 fn sent_to(topic: &str, partition: Option<i32>) -> Verdict {
-    Verdict::Send { place: Place { topic: topic.into(), partition }, attempt: 1, corrected: false, tombstone: false }
+    Verdict::Send { place: place(topic, partition), attempt: 1, corrected: false, tombstone: false }
 }
 
 #[test]
@@ -371,7 +375,8 @@ fn a_headers_only_record_is_never_a_tombstone() {
     batch.push(0, 1, TimestampType::CreateTime, -1, None, None, all);
     push(&mut batch, 1, 1, None, &CONNECT);
     assert_eq!(world.decide(&batch, 0), skipped(Why::NotCopied, None));
-    assert_eq!(world.decide(&batch, 1), sent_to("orders", Some(1)), "a real tombstone");
+    let sent = Verdict::Send { place: place("orders", Some(1)), attempt: 1, corrected: false, tombstone: true };
+    assert_eq!(world.decide(&batch, 1), sent, "a real tombstone");
     let by_archive = archived(&batch, 1, PayloadState::NotCopied);
     let verdict = world.rules().decide(&by_archive, None, world.past.of("failures", 1, 0));
     assert_eq!(verdict, skipped(Why::NotCopied, None), "the archive said so");

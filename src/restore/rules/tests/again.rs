@@ -3,6 +3,7 @@
 use super::*;
 use crate::dialect;
 use crate::restore::headers::HeaderOptions;
+use crate::topics::{TopicMatch, TopicSettings};
 
 /// One that came from `origin`, with a failure of its own.
 fn came_from(offset: i64, origin: i64) -> RawBatch {
@@ -113,6 +114,9 @@ fn the_partition_is_the_origins_or_the_keys_or_the_one_that_is_named() {
 #[test]
 fn a_corrected_value_is_that_of_the_record_and_not_of_its_envelope() {
     let mut world = World::new();
+    let of = TopicSettings::of(TopicMatch::parse("failures").unwrap());
+    let asks = TopicSettings { dialects: vec!["lambda".into()], ..of };
+    world.dialects = Dialects::builtin().with_topics(&[asks]).unwrap();
     let inner = |payload: &str| {
         let key = "aw==";
         format!(
