@@ -170,10 +170,10 @@ RESTORE = [
         "        for (pieces, finished) in [(certain, true), (perhaps, false)].into_iter().skip(2) {")]),
     ("restore: the plan behind the first batch", [(
         "src/restore/planning.rs",
-        "        Folder::new(self.store(), &draft.id).create_plan(&plan).await?;\n", ""), (
+        "        Folder::new(self.store(), &draft.id).create_plan(&plan, &self.options.values).await?;\n", ""), (
         "src/restore/running.rs",
         "            if plan.delivery == Delivery::Plain {\n                self.end_plainly",
-        "            Folder::new(self.store(), &plan.restore_id).create_plan(plan).await?;\n"
+        "            Folder::new(self.store(), &plan.restore_id).create_plan(plan, &self.options.values).await?;\n"
         "            if plan.delivery == Delivery::Plain {\n                self.end_plainly")]),
     ("restore: every list counts", [(
         "src/restore/pieces.rs",
@@ -201,6 +201,15 @@ RESTORE = [
         "                    return Ok(answers.into_iter().flatten().collect());",
         "                    self.miscounts = false;\n"
         "                    return Ok(answers.into_iter().flatten().collect());")]),
+    ("restore: who slept through its end has its turn once more", [(
+        "src/restore/turn.rs",
+        "        if folder.is_over().await? {\n            return Ok(None);", "        if own_number == 0 {\n            return Ok(None);"), (
+        "src/restore/turn.rs",
+        "        let folder = Folder::new(store, &plan.restore_id);\n        // It",
+        "        let own_number = order.newest + 1;\n        let folder = Folder::new(store, &plan.restore_id);\n        // It")]),
+    ("restore: the order is no chain", [(
+        "src/restore/turn.rs",
+        "            previous_sha256: self.sha256.clone(),", "            previous_sha256: None,")]),
     ("restore: a take-over that was killed is never listed", [(
         "src/restore/running.rs",
         "                if !closing.uncertain {", "                if !closing.uncertain && run == u32::MAX {"), (
