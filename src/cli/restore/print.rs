@@ -183,18 +183,29 @@ fn skipped(counts: &Counts, out: &mut Out) -> Result<()> {
     }
     out.line("")?;
     out.line("skipped")?;
-    let columns = vec![Column::number("RECORDS"), Column::wide("WHY"), Column::new("TARGET"), Column::whole("SUCH AS")];
+    let columns = vec![
+        Column::number("RECORDS"),
+        Column::wide("WHY"),
+        Column::new("TARGET"),
+        Column::whole("BY RESTORE"),
+        Column::whole("SUCH AS"),
+    ];
     let mut table = Table::new(columns);
-    // Whichever restore it was: JSON has that.
-    let mut rows: BTreeMap<_, (u64, Option<&String>)> = BTreeMap::new();
+    // One line for all restores of it: JSON has each.
+    let mut rows: BTreeMap<_, (u64, Option<&String>, BTreeSet<&String>)> = BTreeMap::new();
     for (skip, s) in &counts.skipped {
         let row = rows.entry((skip.why, skip.target.as_ref())).or_default();
         row.0 += s.records;
         row.1 = row.1.or(s.ids.first());
+        row.2.extend(&skip.restore_id);
     }
-    for ((why, target), (records, example)) in &rows {
+    for ((why, target), (records, example, restores)) in &rows {
         let cell = |text: Option<&String>| text::clean(text.map_or("-", String::as_str)).into_owned();
-        table.row(vec![records.to_string(), why.text().into(), cell(*target), cell(*example)], out)?;
+        let by = match restores.len() {
+            0 | 1 => cell(restores.first().copied()),
+            n => format!("{} and {} more", cell(restores.first().copied()), n - 1),
+        };
+        table.row(vec![records.to_string(), why.text().into(), cell(*target), by, cell(*example)], out)?;
     }
     table.finish(out)?;
     let reasons: BTreeSet<Why> = counts.skipped.keys().map(|skip| skip.why).collect();
