@@ -312,7 +312,7 @@ def restores(args):
         headers = [(n, v) for n, v in zip(names, values) if not n.startswith("ce_knativeerror")]
         expected[event_id] = (timestamp, key, value, headers)
     create_topic(target, 8)
-    command = [BIN, "restore", "--archive", archive, "--brokers", BROKERS, "--error-code", "503", "--to", target, "--yes"]
+    command = [BIN, "restore", "--archive", archive, "--brokers", BROKERS, "--error-code", "503", "--to", target, "--no-restore-headers", "--yes"]
     command += ["--delivery", "transactional", "--quiet"]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     wait_until("a third of the records", 120, lambda: log_size(target) > len(expected) // 3, pause=0.02)
