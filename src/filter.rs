@@ -76,8 +76,8 @@ pub struct FilterDoc {
     pub limit: Option<u64>,
 }
 
-/// Offsets of each topic, generation, partition.
-pub type Positions = BTreeMap<(String, u32, i32), RoaringTreemap>;
+/// Offsets by topic, then generation and partition.
+pub type Positions = BTreeMap<String, BTreeMap<(u32, i32), RoaringTreemap>>;
 
 /// Whether a record is selected.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -371,7 +371,7 @@ impl Filter {
 
     fn is_named(&self, id: &RecordId) -> bool {
         self.exactly.as_ref().is_none_or(|positions| {
-            let of = positions.get(&(id.topic.clone(), id.generation, id.partition));
+            let of = positions.get(&id.topic).and_then(|of| of.get(&(id.generation, id.partition)));
             of.zip(u64::try_from(id.offset).ok()).is_some_and(|(of, offset)| of.contains(offset))
         })
     }

@@ -24,7 +24,6 @@ use crate::archive::plainly;
 use crate::catalog::Catalog;
 use crate::error::{Error, Result};
 use crate::restore::counts::Counts;
-use crate::restore::drafts;
 use crate::restore::plan::PlanDoc;
 use crate::restore::target::Kafka;
 use crate::restore::{Counters, Draft, End, Prepared, Restore};
@@ -44,12 +43,7 @@ pub async fn run(mut args: Args, config: &Config) -> Result<u8> {
     let target = Arc::new(Kafka::new(args.kafka.connection(config)?));
     let store = args.store.read().await?;
     let catalog = Catalog::open(store.clone()).await?;
-    let archive_id = catalog.archive().archive_id.clone();
-    let draft = match &args.plan {
-        Some(id) => Some(drafts::read(&*store, &archive_id, id).await?),
-        None => None,
-    };
-    let options = args.options(&archive_id, draft)?;
+    let options = args.options(&catalog).await?;
     let stage =
         signals::shutdown_saying(args.grace, "the same command again goes on where this one is known to have come to")?;
     let counters = Arc::new(Counters::default());

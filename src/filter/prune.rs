@@ -62,7 +62,10 @@ impl Filter {
                 .record_ids
                 .as_ref()
                 .is_none_or(|ids| ids.iter().any(|id| id.topic == topic && id.partition == partition))
-            && self.exactly.as_ref().is_none_or(|all| all.keys().any(|(t, _, p)| t == topic && *p == partition))
+            && self
+                .exactly
+                .as_ref()
+                .is_none_or(|all| all.get(topic).is_some_and(|of| of.keys().any(|(_, p)| *p == partition)))
     }
 
     /// The topics' names as they stand in paths, where the filter names them all.
@@ -76,7 +79,7 @@ impl Filter {
         }
         let named = |topic: &str| layout::escape(topic).into_owned();
         if let Some(positions) = &self.exactly {
-            return Some(positions.keys().map(|(topic, _, _)| named(topic)).collect());
+            return Some(positions.keys().map(|topic| named(topic)).collect());
         }
         self.record_ids.as_ref().map(|ids| ids.iter().map(|id| named(&id.topic)).collect())
     }
@@ -88,7 +91,7 @@ impl Filter {
             return false;
         }
         if let Some(positions) = &self.exactly {
-            let of = positions.get(&(topic.to_owned(), generation, partition));
+            let of = positions.get(topic).and_then(|of| of.get(&(generation, partition)));
             let at = |offset: i64| u64::try_from(offset).unwrap_or(0);
             return of.is_some_and(|of| of.range_cardinality(at(from)..at(to)) > 0);
         }

@@ -8,6 +8,7 @@
 //!
 //! Owns what is kept of the lists for that: some bytes a row. Invariant: of several ways to know, the highest number holds.
 
+use super::headers::COUNTED;
 use crate::dialect;
 use crate::format::ArchivedRecord;
 use crate::format::restored::Restored;
@@ -18,7 +19,7 @@ use std::collections::{BTreeMap, HashMap};
 /// Offsets, by the number of their attempt and the restore.
 type ByAttempt = BTreeMap<(u32, u32), RoaringTreemap>;
 
-/// A row of a failure, in a list of all of it.
+/// What one restore did of a failure, in a list of all restores of it.
 #[derive(Debug, Clone, Copy)]
 struct Row {
     attempt: u32,
@@ -40,9 +41,9 @@ struct Restore {
 #[derive(Debug, Default)]
 pub struct Attempts {
     restores: Vec<Restore>,
-    /// Where records were: topic, generation, partition.
-    archived: HashMap<(String, u32, i32), ByAttempt>,
-    /// Where they went: topic, partition.
+    /// Where records were: topic; generation and partition.
+    archived: HashMap<String, HashMap<(u32, i32), ByAttempt>>,
+    /// Where they went: topic; partition.
     sent: HashMap<String, HashMap<i32, ByAttempt>>,
     /// The newest row of each failure, by half of its key. Enough: a wrong one in 2^64 / rows.
     failures: HashMap<u64, u32>,
@@ -56,9 +57,6 @@ pub struct Before<'a> {
     pub restore_id: Option<&'a str>,
 }
 
-/// Headers may say anything.
-const MOST: u32 = 999;
-
 fn half(key: &[u8; 16]) -> u64 {
     u64::from_le_bytes(std::array::from_fn(|i| key[i]))
 }
@@ -66,6 +64,14 @@ fn half(key: &[u8; 16]) -> u64 {
 fn add(to: &mut ByAttempt, by: (u32, u32), offset: i64) {
     if let Ok(offset) = u64::try_from(offset) {
         to.entry(by).or_default().insert(offset);
+    }
+}
+
+/// With a topic's part, without a copy of its name for each row.
+fn of_topic<V: Default>(all: &mut HashMap<String, V>, topic: &str, then: impl FnOnce(&mut V)) {
+    match all.get_mut(topic) {
+        Some(part) => then(part),
+        None => then(all.entry(topic.to_owned()).or_default()),
     }
 }
 
@@ -81,21 +87,27 @@ impl Attempts {
             of.since_us = of.since_us.min(row.restored_at_us);
         }
         let by = (row.attempt, u32::try_from(restore).unwrap_or(NONE));
-        let place = (row.id.topic.clone(), row.id.generation, row.id.partition);
-        add(self.archived.entry(place).or_default(), by, row.id.offset);
-        if !self.sent.contains_key(&row.target_topic) {
-            self.sent.insert(row.target_topic.clone(), HashMap::new());
-        }
-        if let Some(of_topic) = self.sent.get_mut(&row.target_topic) {
-            add(of_topic.entry(row.target_partition).or_default(), by, row.target_offset);
-        }
+        of_topic(&mut self.archived, &row.id.topic, |of| {
+            add(of.entry((row.id.generation, row.id.partition)).or_default(), by, row.id.offset);
+        });
+        of_topic(&mut self.sent, &row.target_topic, |of| {
+            add(of.entry(row.target_partition).or_default(), by, row.target_offset);
+        });
         // A record's own position is no failure that another one can have: a topic that was made anew has it again.
         let own = dialect::position_key(&row.id.topic, row.id.partition, row.id.offset);
-        if row.failure_key != own
-            && let Ok(newest) = u32::try_from(self.rows.len())
-        {
-            let before = self.failures.insert(half(&row.failure_key), newest).unwrap_or(NONE);
-            self.rows.push(Row { attempt: by.0, restore: by.1, before });
+        if row.failure_key != own {
+            self.add_failure(half(&row.failure_key), by);
+        }
+    }
+
+    fn add_failure(&mut self, key: u64, (attempt, restore): (u32, u32)) {
+        let before = self.failures.get(&key).copied().unwrap_or(NONE);
+        // Lists come one restore after the other: a failure with a million repeats is one row of each.
+        if let Some(row) = self.rows.get_mut(before as usize).filter(|row| row.restore == restore) {
+            row.attempt = row.attempt.max(attempt);
+        } else if let Ok(newest) = u32::try_from(self.rows.len()) {
+            self.failures.insert(key, newest);
+            self.rows.push(Row { attempt, restore, before });
         }
     }
 
@@ -123,14 +135,14 @@ impl Attempts {
 
     /// How often the failure of a record was restored before. `decoded`: by the dialects of now.
     pub fn of(&self, record: &ArchivedRecord<'_>, decoded: &Decoded<'_>) -> Before<'_> {
-        let told = u32::try_from(decoded.prior_restores).unwrap_or(0).min(MOST);
+        let told = u32::try_from(decoded.prior_restores).unwrap_or(0).min(COUNTED);
         let (id, at) = (&record.id, record.archived_at_us);
         let came_from = || {
             let (topic, partition) = (decoded.origin_topic.as_deref()?, decoded.origin_partition?);
             self.at(self.sent.get(topic)?.get(&partition), decoded.origin_offset?, Some(at))
         };
         let listed = (!self.restores.is_empty()).then(|| {
-            let own = self.archived.get(&(id.topic.clone(), id.generation, id.partition));
+            let own = self.archived.get(&id.topic).and_then(|of| of.get(&(id.generation, id.partition)));
             let ways = [
                 self.at(own, id.offset, None),
                 self.of_failure(&record.decoded.failure_key, at),
@@ -146,5 +158,35 @@ impl Attempts {
             }
             _ => Before { number: told, restore_id: None },
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::RecordId;
+
+    /// Each look at a failure went through all rows of it: a plan of as many repeats never came to its end.
+    #[test]
+    fn a_failure_with_many_repeats_is_one_row_of_each_restore() {
+        let mut attempts = Attempts::default();
+        for (restore, attempt) in [("r-1", 1), ("r-2", 2)] {
+            for offset in 0..1000 {
+                attempts.add(&Restored {
+                    id: RecordId { topic: "failures".into(), generation: 1, partition: 0, offset },
+                    target_topic: "orders".into(),
+                    target_partition: 0,
+                    target_offset: offset,
+                    restore_id: restore.into(),
+                    restored_at_us: 5,
+                    failure_key: [7; 16],
+                    attempt,
+                    correction: None,
+                });
+            }
+        }
+        assert_eq!(attempts.rows.len(), 2);
+        assert_eq!(attempts.of_failure(&[7; 16], 6), Some((2, 1)));
+        assert_eq!(attempts.of_failure(&[7; 16], 5), None, "archived before both");
     }
 }

@@ -97,12 +97,12 @@ impl Going<'_> {
     /// Sends one batch: records, then the lists, then (in the same transaction as the records) the progress. False: it was
     /// asked to stop before.
     async fn flush(&mut self, mut batch: Batch) -> Result<bool> {
+        if !self.wait().await? {
+            return Ok(false);
+        }
         // Without transactions nothing else stops a process that was thought to be dead.
         if self.plan.delivery == Delivery::Plain && self.folder.is_superseded(self.run).await? {
             return Err(Error::fenced("a later run has begun"));
-        }
-        if !self.wait().await? {
-            return Ok(false);
         }
         self.pace.sends(batch.rows.len(), batch.raw.payload_len());
         let mut skipped = std::mem::take(&mut batch.skipped);
@@ -151,7 +151,7 @@ impl Going<'_> {
         if let Some((returns, _)) = &self.returns {
             returns.sent(&rows);
         }
-        self.failures().map(|()| true)
+        Ok(true)
     }
 
     /// Waits until the next batch may be sent; false if asked to stop meanwhile.

@@ -81,8 +81,8 @@ pub struct Sendable {
     pub attempt: u32,
 }
 
-/// Attempts are counted up to this.
-const COUNTED: u32 = 999;
+/// Attempts are counted up to this: headers may say anything.
+pub const COUNTED: u32 = 999;
 
 /// Numbers as headers' values, so that none has to be made for each record.
 static NUMBERS: LazyLock<Vec<String>> = LazyLock::new(|| (0..=COUNTED).map(|n| n.to_string()).collect());

@@ -180,7 +180,8 @@ impl PlanDoc {
 pub fn positions<'a>(cuts: impl IntoIterator<Item = &'a PlanCut>) -> Positions {
     let mut positions = Positions::new();
     for cut in cuts {
-        *positions.entry((cut.topic.clone(), cut.generation, cut.partition)).or_default() |= &cut.offsets;
+        *positions.entry(cut.topic.clone()).or_default().entry((cut.generation, cut.partition)).or_default() |=
+            &cut.offsets;
     }
     positions
 }

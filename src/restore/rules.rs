@@ -14,7 +14,7 @@ use super::window::{Window, is_before};
 use crate::dialect::{Dialects, Restorable, UNKNOWN, restore_target};
 use crate::format::ArchivedRecord;
 use crate::format::refetched::Original;
-use crate::record::{Decoded, Header, PayloadState, RawRecord};
+use crate::record::{Header, PayloadState, RawRecord};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -129,9 +129,13 @@ impl Rules<'_> {
         if self.options.max_attempts.is_some_and(|most| attempt > most) {
             return Err(Skip { why: Why::Attempts, target: None, restore_id: before.restore_id.map(str::to_owned) });
         }
-        let origin = self.origin(&decoded, first.as_ref(), original);
+        // Then it has a true origin of its own, too.
+        let origin = match (&first, original) {
+            (Some(first), Some(o)) => restore_target(first).or(Some((o.topic, Some(o.partition)))),
+            _ => restore_target(&decoded),
+        };
         let raw = &made.raw;
-        let Some(topic) = self.options.to.as_deref().or(origin.as_ref().map(|o| o.0.as_ref())) else {
+        let Some(topic) = self.options.to.as_deref().or(origin.map(|o| o.0)) else {
             return skip(Why::UnknownOrigin, None);
         };
         if is_dead_letter(topic, self.options, self.archived) {
@@ -145,7 +149,7 @@ impl Rules<'_> {
         }
         let there = |p: &i32| (0..*partitions).contains(p);
         let partition = match self.options.partition {
-            Partitioning::Origin => origin.as_ref().and_then(|o| o.1).filter(there),
+            Partitioning::Origin => origin.and_then(|o| o.1).filter(there),
             Partitioning::Key => None,
             Partitioning::Number(p) if !there(&p) => return skip(Why::MissingPartition, Some(topic)),
             Partitioning::Number(p) => Some(p),
@@ -167,23 +171,6 @@ impl Rules<'_> {
             return skip(Why::TooLarge, Some(topic));
         }
         Ok((Place { topic: topic.to_owned(), partition }, made))
-    }
-
-    /// Where a record came from.
-    fn origin(
-        &self,
-        decoded: &Decoded<'_>,
-        first: Option<&Decoded<'_>>,
-        original: Option<&Original<'_>>,
-    ) -> Option<(String, Option<i32>)> {
-        let owned = |(topic, partition): (&str, Option<i32>)| (topic.to_owned(), partition);
-        match (first, original) {
-            // Then it has a true origin of its own, too.
-            (Some(first), Some(o)) => {
-                restore_target(first).map(owned).or(Some((o.topic.to_owned(), Some(o.partition))))
-            }
-            _ => restore_target(decoded).map(owned),
-        }
     }
 
     /// What is restored of a record: its original that was read again, or else what the dead letter holds of it.

@@ -2,6 +2,7 @@
 
 use super::{looking, to_file, values};
 use crate::archive::{now_us, rfc3339};
+use crate::catalog::Catalog;
 use crate::cli::args::{ArchiveArgs, KafkaArgs, StoreCreateArg, bytes, duration};
 use crate::cli::asking::user_and_host;
 use crate::cli::filter::{FilterArgs, PickArgs};
@@ -12,8 +13,9 @@ use crate::restore::Options;
 use crate::restore::audit::Process;
 use crate::restore::batch::Limits;
 use crate::restore::delivery::Asked;
+use crate::restore::drafts;
 use crate::restore::headers::HeaderOptions;
-use crate::restore::plan::{self, Delivery, DraftDoc, Partitioning, RuleOptions, Timestamps};
+use crate::restore::plan::{self, Delivery, Partitioning, RuleOptions, Timestamps};
 use crate::restore::rate::Rate;
 use crate::restore::values::Values;
 use clap::ValueEnum;
@@ -245,8 +247,8 @@ fn name_and_value(text: &str) -> std::result::Result<(String, String), String> {
 const MAX_ATTEMPTS: u32 = 3;
 
 impl Args {
-    /// `draft`: that of `--plan`.
-    pub(super) fn options(&self, archive_id: &str, draft: Option<(DraftDoc, Values)>) -> Result<Options> {
+    pub(super) async fn options(&self, catalog: &Catalog) -> Result<Options> {
+        let archive_id = catalog.archive().archive_id.as_str();
         for of_bytes in [false, true] {
             if self.rate.iter().filter(|(_, of)| *of == of_bytes).count() > 1 {
                 return Err(Error::config("--rate: give one of records and one of bytes at most"));
@@ -258,8 +260,9 @@ impl Args {
             DeliveryArg::Plain => Asked::Exactly(Delivery::Plain),
         };
         let (user, host) = user_and_host();
-        let (filter, rules, digest, values, draft) = match draft {
-            Some((draft, values)) => {
+        let (filter, rules, digest, values, draft) = match &self.plan {
+            Some(id) => {
+                let (draft, values) = drafts::read(&**catalog.store(), archive_id, id).await?;
                 let digest = plan::draft_digest(archive_id, &draft.content.id(archive_id)?, delivery.as_str())?;
                 let filter = Filter::exactly(plan::positions(&draft.content.cuts));
                 (filter, draft.content.options.clone(), digest, values, Some(draft))

@@ -14,7 +14,6 @@ use crate::error::{Error, Result};
 use crate::record::RecordId;
 use crate::restore::Counters;
 use crate::restore::counts::Counts;
-use crate::restore::drafts;
 use crate::restore::export::{Export, Exported};
 use crate::restore::rules::{Made, Place};
 use std::collections::{BTreeMap, BTreeSet};
@@ -49,12 +48,7 @@ pub async fn run(args: &super::Args, path: &Path, config: &Config) -> Result<u8>
     let path = Some(path).filter(|path| *path != Path::new("-"));
     path.map_or(Ok(()), check_absent)?;
     let catalog = Catalog::open(args.store.read().await?).await?;
-    let archive_id = catalog.archive().archive_id.clone();
-    let draft = match &args.plan {
-        Some(id) => Some(drafts::read(&**catalog.store(), &archive_id, id).await?),
-        None => None,
-    };
-    let options = args.options(&archive_id, draft)?;
+    let options = args.options(&catalog).await?;
     let counters = Arc::new(Counters::default());
     let dialects = Arc::new(config.dialects()?);
     let export =
