@@ -3,7 +3,7 @@
 .DEFAULT_GOAL := help
 SEEDS ?= 10000
 FUZZ_SECONDS ?= 300
-.PHONY: help demo test test-producers sim chaos bench fuzz lint fmt up down
+.PHONY: help demo test test-producers sim chaos bench bench-micro fuzz lint fmt up down
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -24,9 +24,12 @@ sim: ## the real code under simulated faults (SEEDS=10000 of them), and the prot
 chaos: ## real faults: stores that fail, brokers and processes that are killed; ARGS='--kills 200 --zombies 50'
 	@tests/chaos/run.sh $(ARGS)
 
-bench: ## how fast one core decodes, encodes and reads back
-	@cargo bench --quiet --bench decode
-	@cargo bench --quiet --bench encode
+bench: ## the program against bare loops, on a real Kafka and S3: benches/README.md; ARGS='--runs 1' is one round
+	@benches/run.sh $(ARGS)
+
+bench-micro: ## one core's speed, step by step: decode, encode, layout, ledger; and instructions a record, with valgrind
+	@cargo bench --quiet
+	@benches/instructions.sh
 
 fuzz: ## the decoder under cargo-fuzz for FUZZ_SECONDS=300; needs a nightly compiler and cargo-fuzz
 	@cargo +nightly fuzz run --sanitizer none decode fuzz/corpus/decode -- -max_total_time=$(FUZZ_SECONDS) -print_final_stats=1

@@ -119,9 +119,8 @@ pub fn intent(
     for group in groups {
         let (mut offsets, mut checksums) = (RoaringTreemap::new(), Vec::with_capacity(group.rows.len()));
         for &row in &group.rows {
-            let raw = batch.get(row as usize);
-            offsets.insert(raw.offset as u64);
-            checksums.push(raw.checksum(&mut scratch));
+            offsets.insert(batch.offset(row as usize) as u64);
+            checksums.push(batch.checksum(row as usize, &mut scratch));
         }
         let key = layout::data_key(
             &genesis.topic,
@@ -193,7 +192,22 @@ impl Tally {
 
 /// Encodes the rows of one object. `rows` must be those that `object` names, less what could not be read again.
 pub fn encode<'b>(
-    intent: &Intent,
+    intent: &'b Intent,
+    object: &IntentObject,
+    cluster_id: Option<&str>,
+    rows: impl Iterator<Item = RawRecord<'b>>,
+    format: Format,
+    tables: &'b Tables,
+    intent_key: &str,
+) -> Result<Encoded> {
+    encode_from(&[], intent, object, cluster_id, rows, format, tables, intent_key)
+}
+
+/// As [`encode`], of rows whose bytes are in `arena` for the most part: they are not copied from there.
+#[allow(clippy::too_many_arguments)]
+pub fn encode_from<'b>(
+    arena: &[Bytes],
+    intent: &'b Intent,
     object: &IntentObject,
     cluster_id: Option<&str>,
     rows: impl Iterator<Item = RawRecord<'b>>,
@@ -210,11 +224,12 @@ pub fn encode<'b>(
         intent_key,
         program_version: PROGRAM_VERSION,
     };
-    let mut encoder = Encoder::new(format, &context)?;
+    let mut encoder = Encoder::of_rows(format, &context, object.rows, arena)?;
     let (mut stats, mut tally) = (Stats::default(), Tally::default());
     let pipelines = object.pipelines()?;
+    let mut decoder = tables.dialects.of_topic(&intent.topic);
     for raw in rows {
-        let decoded = tables.dialects.decode(&intent.topic, intent.partition, &raw);
+        let decoded = decoder.decode(intent.partition, &raw);
         // Fixed by the intent: another version's routing, or another configuration's, does not move a row.
         let pipeline = pipelines.of(raw.offset).ok_or_else(|| {
             Error::internal(format!("offset {} is none of {}. Please report this", raw.offset, object.key))

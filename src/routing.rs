@@ -82,6 +82,14 @@ impl Routing {
         self.rules.iter().any(|rule| rule.conditions().any(|(name, _)| name == field))
     }
 
+    /// What names pipelines by default, whatever the dialect.
+    pub(crate) fn default_fields(&self) -> impl Iterator<Item = Field> {
+        self.defaults.values().flatten().map(|source| match source {
+            PipelineSource::Field(field) => *field,
+            PipelineSource::DestinationHost => Field::ErrorDestination,
+        })
+    }
+
     /// What records of this topic are routed by.
     pub fn of_topic<'r>(&'r self, topic: &'r str) -> TopicRouting<'r> {
         let own = settings_of(&self.topics, topic).and_then(|table| table.pipeline.as_deref());

@@ -18,6 +18,11 @@ const RECORD_SCHEMA: &str = include_str!("../schemas/record.schema.json");
 
 /// Two records: one with everything, one with as little as Kafka allows.
 fn object(format: Format) -> Vec<u8> {
+    object_of(format, 1)
+}
+
+/// Of three different records, so many times.
+fn object_of(format: Format, times: usize) -> Vec<u8> {
     let context = FileContext {
         cluster_id: Some("MkU3OEVBNTcwNTJENDM2Qg"),
         topic: "default-dlt",
@@ -73,10 +78,12 @@ fn object(format: Format) -> Vec<u8> {
     raws.push(1, 1, TimestampType::LogAppendTime, 1, Some(b"\xff"), Some(b"\0"), std::iter::empty());
     raws.push(2, -1, TimestampType::CreateTime, 1, None, None, std::iter::empty());
     let mut encoder = Encoder::new(format, &context).unwrap();
-    encoder.push(&raws.get(0), &full, "size-check").unwrap();
-    encoder.push(&raws.get(1), &full, "007").unwrap();
     let bare = Decoded { dialect: "unknown".into(), payload_state: PayloadState::Tombstone, ..Decoded::default() };
-    encoder.push(&raws.get(2), &bare, "default-dlt").unwrap();
+    for _ in 0..times {
+        encoder.push(&raws.get(0), &full, "size-check").unwrap();
+        encoder.push(&raws.get(1), &full, "007").unwrap();
+        encoder.push(&raws.get(2), &bare, "default-dlt").unwrap();
+    }
     encoder.finish().unwrap()
 }
 
@@ -156,15 +163,19 @@ fn a_written_parquet_file_has_those_columns() {
 
 #[test]
 fn blooms_and_statistics_are_where_they_are_of_use() {
-    let reader = SerializedFileReader::new(Bytes::from(object(Format::Parquet))).unwrap();
-    for chunk in reader.metadata().row_group(0).columns() {
-        let path = chunk.column_path().string();
-        let looked_up = ["failure_key", "event_id"].contains(&&*path);
-        assert_eq!(chunk.bloom_filter_offset().is_some(), looked_up, "{path}");
-        let payload = ["kafka_key_", "kafka_value_", "kafka_headers", "error_stacktrace"];
-        let payload = payload.iter().any(|p| path.starts_with(p)) && !path.ends_with("_size");
-        assert_eq!(chunk.statistics().is_none(), payload, "{path}");
-        assert_eq!(chunk.column_index_offset().is_none(), payload, "{path}");
+    // Pages have an index where there are more than a page or two.
+    for (times, indexed) in [(1, false), (2000, true)] {
+        let reader = SerializedFileReader::new(Bytes::from(object_of(Format::Parquet, times))).unwrap();
+        for chunk in reader.metadata().row_group(0).columns() {
+            let path = chunk.column_path().string();
+            let looked_up = ["failure_key", "event_id"].contains(&&*path);
+            assert_eq!(chunk.bloom_filter_offset().is_some(), looked_up, "{path}");
+            let payload = ["kafka_key_", "kafka_value_", "kafka_headers", "error_stacktrace"];
+            let payload = payload.iter().any(|p| path.starts_with(p)) && !path.ends_with("_size");
+            assert_eq!(chunk.statistics().is_none(), payload, "{path}");
+            assert_eq!(chunk.column_index_offset().is_none(), payload || !indexed, "{path}");
+            assert_eq!(chunk.offset_index_offset().is_some(), indexed, "{path}");
+        }
     }
 }
 

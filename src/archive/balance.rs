@@ -3,9 +3,48 @@
 //! With a backlog larger than the memory budget few partitions are read at a time, so that cuts still fill. A pause
 //! drops what was prefetched, so there is hysteresis.
 
-/// What a batch takes on its way out: its records, and the objects that they are encoded into.
-pub fn on_its_way(batch: usize) -> usize {
-    2 * batch
+use std::collections::BTreeMap;
+
+/// What objects take beside the batch that they are made of, in parts of it: as one was of late, and half as much again, since
+/// two may differ. Where none was, as much as the batch. One that does not compress among many that do is taken for less
+/// than it is, once, by three eighths of all that it takes at most.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Share(Option<usize>);
+
+impl Share {
+    const WHOLE: usize = 256;
+    const LEAST: usize = Self::WHOLE / 4;
+    /// Footers are most of what smaller batches become.
+    const TELLING: usize = 1 << 20;
+
+    /// What a batch takes on its way out.
+    pub fn on_its_way(self, batch: usize) -> usize {
+        let parts = self.0.unwrap_or(Self::WHOLE);
+        batch.saturating_add(batch / Self::WHOLE * parts + batch % Self::WHOLE)
+    }
+
+    /// After a batch: what grows is believed at once, as the first one is; what shrinks by a quarter each time.
+    pub fn learn(&mut self, batch: usize, objects: usize) {
+        if batch >= Self::TELLING {
+            let seen = (objects / 2 * 3 / (batch / Self::WHOLE)).clamp(Self::LEAST, Self::WHOLE);
+            self.0 = Some(seen.max(self.0.unwrap_or_default() / 4 * 3));
+        }
+    }
+}
+
+/// What objects take, by topic.
+#[derive(Debug, Default)]
+pub struct Shares(BTreeMap<String, Share>);
+
+impl Shares {
+    pub fn of(&self, topic: &str) -> Share {
+        self.0.get(topic).copied().unwrap_or_default()
+    }
+
+    /// See [`Share::learn`]. `stored`: bytes of the objects.
+    pub fn learn(&mut self, topic: &str, batch: usize, stored: u64) {
+        self.0.entry(topic.to_owned()).or_default().learn(batch, usize::try_from(stored).unwrap_or(usize::MAX));
+    }
 }
 
 /// One partition as the poll thread has it.
@@ -14,6 +53,8 @@ pub struct Load<K> {
     pub key: K,
     /// Memory of its open batch.
     pub open: usize,
+    /// Of its topic.
+    pub share: Share,
     /// Told to read, not stopped or finished.
     pub reading: bool,
     /// And not paused.
@@ -46,7 +87,7 @@ pub struct Decision<K> {
 }
 
 /// What may be read beside the nearest when it is late: small ones, which would take longer one by one.
-const SMALL: usize = 4 << 20;
+const SMALL: usize = 8 << 20;
 
 /// `cut_bytes`: size of a cut that is not made under pressure. `late_by`: not everything can be read in time, so one
 /// partition is read at a time, and another in its place if that expires so many milliseconds earlier.
@@ -69,7 +110,7 @@ pub fn decide<K: Copy + Ord>(
             if handed * 2 >= budget {
                 break;
             }
-            handed += on_its_way(load.open);
+            handed += load.share.on_its_way(load.open);
             cut.push(load.key);
         }
     } else if full && used <= budget / 2 {
@@ -83,7 +124,7 @@ pub fn decide<K: Copy + Ord>(
         }),
     }
     // What those that are read may come to, when it is on its way beside what is there already.
-    let mut room = budget.saturating_sub(handed) / on_its_way(1);
+    let mut room = budget.saturating_sub(handed);
     if late_by.is_some() {
         room = room.min(SMALL);
     }
@@ -94,11 +135,15 @@ pub fn decide<K: Copy + Ord>(
         }
         if !l.behind {
             // It is at its end, and goes on its way soon.
-            room = room.saturating_sub(l.open);
+            room = room.saturating_sub(l.share.on_its_way(l.open));
             return true;
         }
-        let comes_to = l.open.saturating_add(l.left).min(cut_bytes.max(1));
-        let fits = std::mem::take(&mut first) || comes_to <= room;
+        let records = l.open.saturating_add(l.left).min(cut_bytes.max(1));
+        let comes_to = l.share.on_its_way(records);
+        // One is read though its objects may not fit beside what is on its way, which makes room before they are there; or
+        // its records, unless much is on its way, for then that is done soon.
+        let begins = late_by.is_some() || handed <= budget / 2 || handed.saturating_add(records) <= budget;
+        let fits = std::mem::take(&mut first) && begins || comes_to <= room;
         // Later ones do not overtake.
         room = if fits { room.saturating_sub(comes_to) } else { 0 };
         fits
@@ -111,7 +156,8 @@ mod tests {
     use super::*;
 
     fn load(key: u32, open: usize, behind: bool) -> Load<u32> {
-        Load { key, open, reading: true, read_now: false, behind, left: 1000, expires_ms: i64::MAX }
+        let share = Share::default();
+        Load { key, open, share, reading: true, read_now: false, behind, left: 1000, expires_ms: i64::MAX }
     }
 
     #[test]
@@ -151,7 +197,7 @@ mod tests {
             let loads = (0..9).map(|key| Load { left: 50, ..load(key, 0, true) }).collect();
             decide(loads, Memory { handed, budget: 400, full: false }, 100, None).read.len()
         };
-        assert_eq!((read(0), read(200), read(390)), (4, 2, 1));
+        assert_eq!((read(0), read(200), read(290), read(350), read(390)), (4, 2, 1, 1, 0));
         // So does what is open of those that are at their end.
         let mut loads: Vec<_> = (0..9).map(|key| Load { left: 50, ..load(key, 0, true) }).collect();
         loads.push(load(9, 100, false));
@@ -171,6 +217,34 @@ mod tests {
             [0, 1],
             "a small one behind a large one does not overtake it"
         );
+    }
+
+    /// A cut of 128 MiB in a budget of 192 was not begun as long as any little one of another partition was on its way.
+    #[test]
+    fn one_that_does_not_fit_is_read_unless_much_is_on_its_way() {
+        let read = |handed| decide(vec![load(0, 0, true)], Memory { handed, budget: 192, full: false }, 128, None).read;
+        assert_eq!((read(0), read(96), read(97)), (vec![0], vec![0], vec![]));
+    }
+
+    #[test]
+    fn what_objects_took_of_late_tells_how_many_are_read_beside_those_on_their_way() {
+        const MIB: usize = 1 << 20;
+        let mut share = Share::default();
+        assert_eq!(share.on_its_way(128 * MIB), 256 * MIB);
+        share.learn(100, 1);
+        assert_eq!(share, Share::default(), "a footer tells nothing");
+        let learned = |share: &mut Share, objects| {
+            share.learn(128 * MIB, objects * MIB);
+            share.on_its_way(128 * MIB) / MIB
+        };
+        assert_eq!([28, 28, 2].map(|mib| learned(&mut share, mib)), [170, 170, 160], "some room is left");
+        assert_eq!([60, 500, 28, 28].map(|mib| learned(&mut share, mib)), [218, 256, 224, 200], "the largest of late");
+        let loads = |share| (0..9).map(|key| Load { left: 400 * MIB, share, ..load(key, 0, true) }).collect::<Vec<_>>();
+        let memory = |handed| Memory { handed: handed * MIB, budget: 512 * MIB, full: false };
+        (0..9).for_each(|_| share.learn(128 * MIB, 0));
+        let read = |share, handed| decide(loads(share), memory(handed), 128 * MIB, None).read.len();
+        assert_eq!((read(Share::default(), 256), read(share, 256)), (1, 1));
+        assert_eq!((read(Share::default(), 0), read(share, 0)), (2, 3));
     }
 
     #[test]

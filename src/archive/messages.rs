@@ -3,7 +3,7 @@
 //! Invariant: the memory of a batch that was handed over is let go exactly once, whatever becomes of the task that
 //! has it: when the batch is dropped.
 
-use super::balance::on_its_way;
+use super::Options;
 use crate::error::{Error, Result};
 use crate::record::{RawBatch, TopicPartition};
 use crate::retention::LogSettings;
@@ -30,6 +30,14 @@ pub struct Due {
     pub end: i64,
     /// So much is waiting that `retention.bytes` is near.
     pub pressing: bool,
+}
+
+/// Settings of the poll thread.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    pub options: Arc<Options>,
+    /// Of all topics, those of other members of the group included.
+    pub partitions: u64,
 }
 
 /// From the poll thread to the partitions' tasks.
@@ -62,12 +70,15 @@ pub enum Command {
         last: Option<LastRecord>,
         end: i64,
     },
-    /// A batch's memory is free; `durable`: up to where the archive reaches now.
+    /// A batch's memory is free.
     Done {
         tp: TopicPartition,
         assignment: u64,
+        /// Of the budget.
         memory: usize,
-        durable: Option<i64>,
+        /// Of its records alone.
+        records: usize,
+        durable: Option<Durable>,
     },
     /// Forget what was read and begin anew.
     Restart {
@@ -96,16 +107,20 @@ pub struct Batch {
     pub from: i64,
     pub to: i64,
     pub records: Arc<RawBatch>,
+    /// Of the budget.
+    pub memory: usize,
     /// Set once it is written.
-    pub durable: Option<i64>,
+    pub durable: Option<Durable>,
     pub commands: Sender<Command>,
 }
 
-impl Batch {
-    /// Of the budget.
-    pub fn memory(&self) -> usize {
-        on_its_way(self.records.memory())
-    }
+/// What became of a batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Durable {
+    /// Up to where the archive reaches now.
+    pub next: i64,
+    /// Bytes of its objects.
+    pub stored: u64,
 }
 
 impl Drop for Batch {
@@ -114,7 +129,8 @@ impl Drop for Batch {
         let _ = self.commands.send(Command::Done {
             tp: self.tp.clone(),
             assignment: self.assignment,
-            memory: self.memory(),
+            memory: self.memory,
+            records: self.records.memory(),
             durable: self.durable,
         });
     }
@@ -128,13 +144,14 @@ mod tests {
     fn memory_of_a_batch_is_let_go_when_its_task_panics() {
         let (commands, received) = std::sync::mpsc::channel();
         let tp = TopicPartition::new("t", 3);
-        let batch = Batch { tp, assignment: 7, from: 0, to: 1, records: Arc::default(), durable: None, commands };
+        let (records, durable) = (Arc::default(), None);
+        let batch = Batch { tp, assignment: 7, from: 0, to: 1, records, memory: 5, durable, commands };
         let task = std::thread::spawn(move || {
             let _batch = batch;
             panic!("as a bug would");
         });
         assert!(task.join().is_err());
         let all: Vec<_> = received.iter().collect();
-        assert!(matches!(&all[..], [Command::Done { assignment: 7, durable: None, .. }]));
+        assert!(matches!(&all[..], [Command::Done { assignment: 7, memory: 5, durable: None, .. }]));
     }
 }

@@ -45,10 +45,10 @@ use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use futures::{FutureExt, StreamExt};
 use lookout::Lookout;
-use messages::{Batch, Command, Event};
+use messages::{Batch, Command, Event, Settings};
 use partition::{End, Partition};
 use patience::Outages;
-use reader::{Reader, Settings};
+use reader::Reader;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -249,6 +249,9 @@ pub async fn run_on(
 
     let patience = Patience::new(options.once.then_some(options.wait), stage.clone(), outages);
     let cores = std::thread::available_parallelism().map_or(2, usize::from);
+    // Each reads a cut anew, and makes its objects.
+    let recoveries =
+        (options.memory / balance::Share::default().on_its_way(options.policy.max_bytes).max(1)).clamp(1, 2);
     let shared = Arc::new(Shared {
         options,
         group,
@@ -261,7 +264,7 @@ pub async fn run_on(
         commands,
         encoders: Semaphore::new(cores),
         starts: Semaphore::new(16),
-        recoveries: Semaphore::new(2),
+        recoveries: Semaphore::new(recoveries),
     });
     let _lookout = host::spawn(Lookout::default().run(shared.clone()));
     let (partitions, stopped) = Tasks::new(shared, patience).run(events, stage).await?;

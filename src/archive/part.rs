@@ -80,7 +80,7 @@ impl Part {
             next: 0,
             end: 0,
             last: None,
-            batch: RawBatch::new(),
+            batch: RawBatch::with_checksums(),
             since: host::now(),
             moved: host::now(),
             paused: true,
@@ -114,7 +114,7 @@ impl Part {
     pub fn start(&mut self, offset: i64, last: Option<LastRecord>, end: i64, once: bool) {
         self.state = if once && offset >= end { State::Finished } else { State::Reading };
         (self.from, self.next, self.end, self.last) = (offset, offset, end, last);
-        self.batch = RawBatch::new();
+        self.batch = RawBatch::with_checksums();
         self.placed = false;
         self.oldest_ms = None;
         self.since = host::now();
@@ -123,7 +123,7 @@ impl Part {
     /// No more is read; the open batch is let go, as Kafka has it.
     pub fn stop(&mut self) {
         self.state = State::Stopped;
-        self.batch = RawBatch::new();
+        self.batch = RawBatch::with_checksums();
     }
 
     /// Of the record right before the next one; -1 where there is none. A marker in between may be of a later epoch, and
@@ -191,7 +191,9 @@ impl Part {
         self.jobs += 1;
         self.from = self.next;
         self.since = host::now();
-        (range.0, range.1, std::mem::take(&mut self.batch))
+        let mut batch = std::mem::replace(&mut self.batch, RawBatch::with_checksums());
+        batch.seal();
+        (range.0, range.1, batch)
     }
 
     /// All below `next` is archived.

@@ -4,10 +4,10 @@
 //! Does not read or write the ledger. Invariant: a partition ([`super::part`]) is read only after its task said from
 //! where, and each assignment has a number, so that word about an older one is ignored.
 
-use super::balance::{self, Decision, Load, Memory};
+use super::balance::{self, Decision, Load, Memory, Shares};
 use super::board::{Board, Standing};
 use super::cluster::Poll;
-use super::messages::{Batch, Command, Event};
+use super::messages::{Batch, Command, Durable, Event, Settings};
 use super::part::{Part, State};
 use super::{Counters, Options};
 use crate::error::{Error, Result};
@@ -22,14 +22,6 @@ use std::sync::mpsc::{Receiver, Sender};
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc::UnboundedSender;
 
-/// Settings of the poll thread.
-#[derive(Debug, Clone)]
-pub struct Settings {
-    pub options: Arc<Options>,
-    /// Of all topics, those of other members of the group included.
-    pub partitions: u64,
-}
-
 pub struct Reader {
     consumer: Box<dyn Poll>,
     settings: Settings,
@@ -43,6 +35,8 @@ pub struct Reader {
     assignments: u64,
     /// Memory of batches that were handed over and are not done.
     handed: usize,
+    /// What objects take beside the records, by topic.
+    shares: Shares,
     /// Bytes that were read since memory was looked at.
     unweighed: usize,
     /// Reading is paused until memory is free again.
@@ -89,6 +83,7 @@ impl Reader {
             parts: BTreeMap::new(),
             assignments: 0,
             handed: 0,
+            shares: Shares::default(),
             unweighed: 0,
             full: false,
             late_by: None,
@@ -332,13 +327,16 @@ impl Reader {
                     self.reassign |= part.state == State::Reading;
                 }
             }
-            Command::Done { tp, assignment, memory, durable } => {
+            Command::Done { tp, assignment, memory, records, durable } => {
                 self.handed -= memory;
+                if let Some(durable) = durable {
+                    self.shares.learn(&tp.topic, records, durable.stored);
+                }
                 if let Some(part) = self.current(&tp, assignment) {
                     part.jobs -= 1;
-                    if let Some(offset) = durable {
-                        part.archived(offset);
-                        self.consumer.commit(&tp, offset, self.stage > Stage::Running);
+                    if let Some(Durable { next, .. }) = durable {
+                        part.archived(next);
+                        self.consumer.commit(&tp, next, self.stage > Stage::Running);
                     }
                 }
                 self.balance();
@@ -466,9 +464,9 @@ impl Reader {
         let Some(part) = self.part(tp).filter(read) else { return };
         let assignment = part.assignment;
         let (from, to, records) = part.close();
-        let records = Arc::new(records);
-        let batch = Batch { tp: tp.clone(), assignment, from, to, records, durable: None, commands };
-        self.handed += batch.memory();
+        let (memory, records) = (self.shares.of(&tp.topic).on_its_way(records.memory()), Arc::new(records));
+        let batch = Batch { tp: tp.clone(), assignment, from, to, records, memory, durable: None, commands };
+        self.handed += memory;
         self.send(Event::Batch(batch));
     }
 
@@ -478,9 +476,10 @@ impl Reader {
         let parts: Vec<TopicPartition> = self.each().map(|(tp, _)| tp).collect();
         let read = self.counters.get();
         let mean = read.read_bytes.checked_div(read.read_records);
-        let load = |(key, (_, p)): (usize, (TopicPartition, &Part))| Load {
+        let load = |(key, (tp, p)): (usize, (TopicPartition, &Part))| Load {
             key,
             open: p.batch.memory(),
+            share: self.shares.of(&tp.topic),
             reading: p.state == State::Reading,
             read_now: !p.paused,
             // What does not move though it is read must not keep others waiting.

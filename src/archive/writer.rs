@@ -7,7 +7,7 @@ use super::Shared;
 use super::counters::TopicCounters;
 use super::hanging::{Hanging, LOOK};
 use super::ledger as io;
-use super::messages::{Batch, LastRecord};
+use super::messages::{Batch, Durable, LastRecord};
 use super::partition::Partition;
 use crate::cut::{self, CutRange, Encoded};
 use crate::error::{Error, Result};
@@ -68,13 +68,13 @@ impl Writer<'_> {
                 }
             };
             let Some(mut batch) = received else { return Ok(()) };
-            self.write(batch.from, batch.to, batch.records.clone()).await?;
-            batch.durable = Some(self.head.next);
+            let stored = self.write(batch.from, batch.to, batch.records.clone()).await?;
+            batch.durable = Some(Durable { next: self.head.next, stored });
         }
     }
 
-    /// Writes one cut.
-    async fn write(&mut self, from: i64, to: i64, records: Arc<RawBatch>) -> Result<()> {
+    /// Writes one cut. Returns how many bytes its objects have.
+    async fn write(&mut self, from: i64, to: i64, records: Arc<RawBatch>) -> Result<u64> {
         if from != self.head.next || to <= from {
             return Err(Error::internal(format!(
                 "{}: a batch {from}..{to} came where {} was expected",
@@ -97,9 +97,10 @@ impl Writer<'_> {
         let intent = self.announce(intent).await?;
         let format = self.shared().options.format;
         let objects = self.create_objects(&intent, &intent.objects, format, &records, rows).await?;
+        let stored = objects.iter().map(|(o, _)| o.size).sum();
         self.commit(&intent, objects).await?;
         self.shared().counters.cut_took(host::since(began));
-        Ok(())
+        Ok(stored)
     }
 
     /// Creates the intent, after asking whether the topic is still the same one.
@@ -144,9 +145,10 @@ impl Writer<'_> {
         let intent_key = layout::intent_key(&self.partition.prefix, intent.from);
         let encoded = self
             .encode_thread(move || {
-                let rows = rows.iter().map(|&row| records.get(row as usize));
+                let arena = records.chunks();
+                let rows = records.pick(&rows);
                 let cluster_id = shared.archive.kafka_cluster_id.as_deref();
-                cut::encode(&intent, &planned, cluster_id, rows, format, &shared.tables, &intent_key)
+                cut::encode_from(arena, &intent, &planned, cluster_id, rows, format, &shared.tables, &intent_key)
             })
             .await?;
         self.create_object(&object, encoded).await

@@ -106,8 +106,8 @@ pub struct Args {
     #[arg(long, value_parser = duration, value_name = "DURATION", env = "DLQ_ARCHIVER_RETENTION", help_heading = "Deadlines")]
     retention: Option<Duration>,
 
-    /// Memory for records and the objects that they become, over all partitions, at least 4MiB; one cut is at most a
-    /// quarter of it. The program takes some 130MiB besides, and what two cuts take while they are recovered
+    /// Memory for records and the objects that they become, over all partitions, at least 4MiB; one cut is at most two
+    /// thirds of it. The program takes some 100MiB besides, and up to 160MiB with many partitions or tiny records
     #[arg(long, default_value = "512MiB", value_parser = memory, value_name = "SIZE", env = "DLQ_ARCHIVER_MEMORY")]
     memory: usize,
 
@@ -239,8 +239,7 @@ impl Args {
             format,
             policy: CutPolicy {
                 max_records: usize::try_from(self.cut_records).unwrap_or(usize::MAX),
-                // One cut is at most a quarter of the memory.
-                max_bytes: self.cut_bytes.min(self.memory / 4),
+                max_bytes: self.cut_bytes.min(largest_cut(self.memory)),
                 max_age: self.cut_age,
             },
             retention: self.retention,
@@ -272,10 +271,16 @@ impl Args {
     fn topics_settings(&self, config: &Config) -> Vec<TopicSettings> {
         let mut topics = config.topics.clone();
         for topic in &mut topics {
-            topic.cut_bytes = topic.cut_bytes.map(|size| size.min(self.memory / 4));
+            topic.cut_bytes = topic.cut_bytes.map(|size| size.min(largest_cut(self.memory)));
         }
         topics
     }
+}
+
+/// A cut that is on its way leaves room for what it becomes, which is a third of it or less but for values that cannot
+/// be compressed. Larger objects are worth that nothing is read meanwhile.
+fn largest_cut(memory: usize) -> usize {
+    memory / 3 * 2
 }
 
 /// A size that batches and objects fit into.

@@ -27,13 +27,17 @@ pub struct Group {
 pub fn group(batch: &RawBatch, topic: &str, partition: i32, tables: &Tables) -> Vec<Group> {
     const DAY_MS: i64 = 24 * 60 * 60 * 1000;
     let mut routing = tables.routing.of_topic(topic);
+    let mut decoder = tables.dialects.of_topic(topic);
+    if !routing.is_ruled() {
+        decoder = decoder.only(tables.routing.default_fields());
+    }
     let (fixed, mut names) = (routing.fixed(), Names::default());
     let mut days: HashMap<i64, String> = HashMap::new();
     let mut rows: HashMap<(i64, u32), Vec<u32>> = HashMap::new();
     for (row, raw) in batch.iter().enumerate() {
         let name = match fixed {
             Some(name) => names.count(name),
-            None => names.count(&routing.route(&tables.dialects.decode(topic, partition, &raw)).0),
+            None => names.count(&routing.route(&decoder.decode(partition, &raw)).0),
         };
         let day = raw.timestamp_ms.div_euclid(DAY_MS);
         days.entry(day).or_insert_with(|| layout::dt(raw.timestamp_ms));

@@ -1,12 +1,13 @@
-//! From what the walk found to the decoded columns: hops, the newest failure, and the tables' rules.
+//! From values to the decoded columns: hops, the newest failure, and the tables' rules.
 //!
-//! Owns the order of failures on a record. Invariant: `error_*`, `attempts` and `origin_*` come from one failure, the
+//! Which value is read for what is the [`Plan`]'s. Invariant: `error_*`, `attempts` and `origin_*` come from one failure, the
 //! newest; hops are oldest first; linear in what was found.
 
 use super::code;
-use super::index::{Found, Hit, Index, RESTORE_COUNT, Slot, Walk};
+use super::index::{Index, RESTORE_COUNT, Slot, Values};
 use super::key;
-use super::table::{Code, Encoding, Field, FieldKind, NullRule, Source, Table, TimeRule, Which};
+use super::plan::{Failure, Plan, Read};
+use super::table::{Code, Encoding, Field, FieldKind, NullRule, Source, Table, TimeRule};
 use super::value::{self, Notes, Value};
 use crate::record::{Decoded, Hop, PayloadState, RawRecord, TimestampType};
 use std::borrow::Cow;
@@ -48,82 +49,29 @@ impl<'a> Columns<'a> {
     }
 }
 
-/// One failure: which of a table's hits are its own.
-struct Failure {
-    table: usize,
-    /// Of the hits that hops are made of.
-    hits: Vec<usize>,
-    /// Place among the record's failures: where its last header is.
-    position: usize,
-    /// The table's newest failure, to which the headers belong that are replaced each time.
-    newest: bool,
-}
-
-/// Splits a table's hits into failures, in header order. A new one begins where a header of the current one comes
-/// again, or a second header for the origin's topic, partition or offset.
-fn failures(table_index: usize, table: &Table, slots: &[Slot], found: &Found<'_>) -> Vec<Failure> {
-    let mut failures: Vec<Failure> = Vec::new();
-    // Who set a slot or a position field last: (failure's number from 1, header's position).
-    let mut slot_seen = vec![0usize; slots.len()];
-    let mut field_seen = [(0usize, 0usize); Field::ALL.len()];
-    for (i, hit) in found.hits.iter().enumerate() {
-        let slot = &slots[hit.slot];
-        if !slot.in_hop {
-            continue;
-        }
-        let number = failures.len();
-        let (seen_in, seen_at) = field_seen[slot.field as usize];
-        let second = slot.field.is_position() && seen_in == number && seen_at != hit.position;
-        if number == 0 || slot_seen[hit.slot] == number || second {
-            failures.push(Failure { table: table_index, hits: Vec::new(), position: 0, newest: false });
-        }
-        let number = failures.len();
-        slot_seen[hit.slot] = number;
-        field_seen[slot.field as usize] = (number, hit.position);
-        if let Some(failure) = failures.last_mut() {
-            failure.hits.push(i);
-            failure.position = hit.position;
-        }
-    }
-    if failures.is_empty() {
-        let position = found.last_position;
-        failures.push(Failure { table: table_index, hits: Vec::new(), position, newest: false });
-    }
-    if table.newest == Which::First {
-        failures.reverse();
-        // Prepended headers push the older ones back: keep the table's failures together.
-        failures.iter_mut().for_each(|f| f.position = found.last_position);
-    }
-    if let Some(newest) = failures.last_mut() {
-        newest.newest = true;
-    }
-    failures
-}
-
+/// Reads one record's values as a [`Plan`] says.
 pub(crate) struct Decoder<'a, 'w> {
     pub tables: &'a [Table],
     pub index: &'a Index,
-    pub walk: &'w Walk<'a>,
+    pub plan: &'w Plan,
+    pub values: &'w Values<'a>,
     pub notes: Notes,
 }
 
 impl<'a> Decoder<'a, '_> {
     pub fn decode(mut self, topic: &str, partition: i32, raw: &RawRecord<'a>) -> Decoded<'a> {
-        let mut all: Vec<Failure> = Vec::new();
-        for (t, found) in self.walk.found.iter().enumerate() {
-            if self.walk.matches(self.index, t, &self.tables[t]) {
-                all.extend(failures(t, &self.tables[t], &self.index.slots[t], found));
-            }
+        let plan = self.plan;
+        let mut event = Columns::default();
+        for (table, reads) in &plan.event {
+            self.read(*table, reads, &mut event);
         }
-        all.sort_by_key(|f| f.position);
-        let event = self.event(&all);
         let mut failure_key = None;
         let mut newest = Columns::default();
-        let mut hops = Vec::with_capacity(all.len());
-        for (i, failure) in all.iter().enumerate() {
-            let is_newest = i + 1 == all.len();
+        let mut hops = Vec::with_capacity(plan.failures.len());
+        for (i, failure) in plan.failures.iter().enumerate() {
+            let is_newest = i + 1 == plan.failures.len();
             let table = &self.tables[failure.table];
-            let mut columns = self.failure(failure, is_newest, &event);
+            let mut columns = self.failure(failure, &event);
             if is_newest {
                 self.times(table, raw, &mut columns);
             }
@@ -133,11 +81,10 @@ impl<'a> Decoder<'a, '_> {
                 newest = columns;
             }
         }
-        let dialect = all.last().map_or(super::UNKNOWN, |f| &self.tables[f.table].name);
         let decoded = Decoded {
-            dialect: Cow::Borrowed(dialect),
+            dialect: self.dialect(),
             failure_key: failure_key.unwrap_or_else(|| key::of_position(topic, partition, raw.offset)),
-            payload_state: self.payload_state(&all, raw),
+            payload_state: self.payload_state(raw),
             prior_restores: self.prior_restores(),
             hops,
             ..Decoded::default()
@@ -145,101 +92,55 @@ impl<'a> Decoder<'a, '_> {
         columns_into(newest, event, self.notes, decoded)
     }
 
-    /// The event's own columns: by the newest failure's table first, then the others on the record, then those that
-    /// read them always.
-    fn event(&mut self, all: &[Failure]) -> Columns<'a> {
-        let mut columns = Columns::default();
-        let mut on_record = vec![false; self.tables.len()];
-        all.iter().for_each(|f| on_record[f.table] = true);
-        let newest = all.last().map(|f| f.table);
-        for t in newest.into_iter().chain((0..self.tables.len()).filter(|t| Some(*t) != newest)) {
-            if self.walk.found[t].hits.is_empty() {
-                continue;
-            }
-            let wanted = |s: &Slot| {
-                let rule = self.tables[t].fields.get(&s.field);
-                s.field.is_event() && (on_record[t] || rule.is_some_and(|r| r.always))
-            };
-            let picked = self.pick(t, wanted);
-            self.read(t, &picked, &mut columns);
+    /// The columns that the plan has of the newest failure and of the event, and no others.
+    pub fn newest_only(mut self) -> Decoded<'a> {
+        let plan = self.plan;
+        let mut event = Columns::default();
+        for (table, reads) in &plan.event {
+            self.read(*table, reads, &mut event);
         }
-        columns
+        let newest = plan.failures.last().map(|failure| self.failure(failure, &event)).unwrap_or_default();
+        let decoded = Decoded { dialect: self.dialect(), ..Decoded::default() };
+        columns_into(newest, event, self.notes, decoded)
     }
 
-    /// Of each wanted slot that is not part of a hop, the hit that counts.
-    fn pick(&self, t: usize, wanted: impl Fn(&Slot) -> bool) -> Vec<Option<usize>> {
-        let (table, slots) = (&self.tables[t], &self.index.slots[t]);
-        let mut picked = vec![None; slots.len()];
-        for (i, hit) in self.walk.found[t].hits.iter().enumerate() {
-            let slot = &slots[hit.slot];
-            if slot.in_hop || !wanted(slot) {
-                continue;
-            }
-            let which = table.fields.get(&slot.field).and_then(|r| r.pick).unwrap_or(table.newest);
-            if which == Which::Last || picked[hit.slot].is_none() {
-                picked[hit.slot] = Some(i);
-            }
-        }
-        picked
+    fn dialect(&self) -> Cow<'a, str> {
+        Cow::Borrowed(self.plan.failures.last().map_or(super::UNKNOWN, |f| &self.tables[f.table].name))
     }
 
-    /// The columns of one failure, without the event's: those are the record's, and copying them for each of many
-    /// failures would not be linear.
-    fn failure(&mut self, failure: &Failure, is_newest: bool, event: &Columns<'a>) -> Columns<'a> {
-        let t = failure.table;
-        let slots = &self.index.slots[t];
-        // A stack trace is read for the columns only, where it is borrowed.
-        let wanted = |field: Field| is_newest || field != Field::ErrorStacktrace;
-        let mut picked = if failure.newest {
-            self.pick(t, |s| !s.field.is_event() && wanted(s.field))
-        } else {
-            vec![None; slots.len()]
-        };
-        for &i in &failure.hits {
-            let slot = self.walk.found[t].hits[i].slot;
-            if wanted(slots[slot].field) {
-                picked[slot] = Some(i);
-            }
-        }
+    /// The columns of one failure, without the event's.
+    fn failure(&mut self, failure: &Failure, event: &Columns<'a>) -> Columns<'a> {
         let mut columns = Columns::default();
-        self.read(t, &picked, &mut columns);
-        if failure.newest && self.tables[t].code.contains(&Code::Vast) {
+        self.read(failure.table, &failure.reads, &mut columns);
+        if failure.newest && self.tables[failure.table].code.contains(&Code::Vast) {
             self.vast(event, &mut columns);
         }
         columns
     }
 
-    /// Reads picked hits into the columns that are still empty, a field's in the order of preference.
-    fn read(&mut self, t: usize, picked: &[Option<usize>], columns: &mut Columns<'a>) {
-        let (slots, hits) = (&self.index.slots[t], &self.walk.found[t].hits);
-        let mut order: Vec<(usize, &Hit<'a>)> = picked.iter().flatten().map(|&i| (hits[i].slot, &hits[i])).collect();
-        if slots.iter().any(|s| s.newest_first) {
-            let newest = self.tables[t].newest;
-            order.sort_by_key(|&(slot, hit)| match (slots[slot].newest_first, newest) {
-                (false, _) => (slots[slot].field, slot),
-                (true, Which::First) => (slots[slot].field, hit.position),
-                (true, Which::Last) => (slots[slot].field, usize::MAX - hit.position),
-            });
-        }
-        // A field can be settled and null.
-        let mut settled = [false; Field::ALL.len()];
-        for (slot, hit) in order {
-            let slot = &slots[slot];
+    /// Reads values into the columns that are still empty.
+    fn read(&mut self, table: usize, reads: &[Read], columns: &mut Columns<'a>) {
+        let index = self.index;
+        let slots = &index.slots[table];
+        // A field can be settled and null. Its values follow each other.
+        let mut settled = None;
+        for read in reads {
+            let slot = &slots[read.slot];
             let field = slot.field;
-            if settled[field as usize] || *columns.get(field) != Value::None {
+            if settled == Some(field) || *columns.get(field) != Value::None {
                 continue;
             }
-            if let Some(value) = self.read_slot(slot, hit) {
+            if let Some(value) = self.read_slot(slot, self.values.get(read.position)) {
                 columns.set(field, value);
-                settled[field as usize] = true;
+                settled = Some(field);
             }
         }
     }
 
     /// `None` sends the reader on to the field's next header.
-    fn read_slot(&mut self, slot: &Slot, hit: &Hit<'a>) -> Option<Value<'a>> {
+    fn read_slot(&mut self, slot: &Slot, value: Option<Cow<'a, [u8]>>) -> Option<Value<'a>> {
         let Source { header, .. } = &slot.source;
-        let Some(bytes) = hit.value.clone() else {
+        let Some(bytes) = value else {
             return (slot.source.null == NullRule::Stop).then_some(Value::None);
         };
         let encoding = slot.source.encoding.unwrap_or(Encoding::Text);
@@ -317,13 +218,13 @@ impl<'a> Decoder<'a, '_> {
     }
 
     /// What was not copied once is missing for ever, so an older failure's `not_copied` and `copied_bare` stay.
-    fn payload_state(&self, all: &[Failure], raw: &RawRecord<'a>) -> PayloadState {
+    fn payload_state(&self, raw: &RawRecord<'a>) -> PayloadState {
         let state = |table: &Table| match (raw.key, raw.value) {
             (None, None) => table.payload.null_key_and_value,
             (_, None) => table.payload.null_value,
             _ => table.payload.otherwise,
         };
-        let states = || all.iter().map(|f| state(&self.tables[f.table]));
+        let states = || self.plan.failures.iter().map(|f| state(&self.tables[f.table]));
         let lossy = [PayloadState::NotCopied, PayloadState::CopiedBare];
         let lost = lossy.into_iter().find(|l| states().any(|s| s == *l));
         lost.or_else(|| states().next_back()).unwrap_or(match raw.value {
@@ -333,8 +234,9 @@ impl<'a> Decoder<'a, '_> {
     }
 
     fn prior_restores(&mut self) -> i32 {
-        let Some(value) = self.walk.restore_count else { return 0 };
-        let count = value::integer_field(value.unwrap_or_default(), Encoding::Decimal, 0, Field::Attempts);
+        let Some(position) = self.plan.restore_count else { return 0 };
+        let value = self.values.get(position).unwrap_or_default();
+        let count = value::integer_field(&value, Encoding::Decimal, 0, Field::Attempts);
         count.ok().flatten().and_then(|n| n.try_into().ok()).unwrap_or_else(|| {
             self.notes.add(RESTORE_COUNT, "not a count");
             0

@@ -7,7 +7,7 @@ use super::json::{self, Paths};
 use super::table::{Code, Field, Original, Prefer, Source, Table};
 use super::value::Notes;
 use super::{code, uber};
-use crate::record::RawRecord;
+use crate::record::{Headers, RawRecord};
 use ahash::AHashMap;
 use std::borrow::Cow;
 
@@ -89,17 +89,16 @@ const HEADERS: usize = 1 << 32;
 
 /// A header that fills a slot. `position` is its place among the record's headers; what is read of key and value comes
 /// before them.
-#[derive(Debug)]
-pub(crate) struct Hit<'a> {
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Hit {
     pub slot: usize,
     pub position: usize,
-    pub value: Option<Cow<'a, [u8]>>,
 }
 
 /// What one table found on a record.
 #[derive(Debug, Default)]
-pub(crate) struct Found<'a> {
-    pub hits: Vec<Hit<'a>>,
+pub(crate) struct Found {
+    pub hits: Vec<Hit>,
     pub last_position: usize,
     all: u64,
     any: bool,
@@ -107,18 +106,44 @@ pub(crate) struct Found<'a> {
     excluded: bool,
 }
 
+/// What the names on a record mean to the tables: the same for all records that have the same ones, in the same order.
 #[derive(Debug)]
-pub(crate) struct Walk<'a> {
+pub(crate) struct Walk {
     /// By table.
-    pub found: Vec<Found<'a>>,
-    /// What tables take for the original's key and value, later ones in place of earlier ones.
-    pub keys: Vec<(usize, Option<Cow<'a, [u8]>>)>,
-    pub values: Vec<(usize, Option<Cow<'a, [u8]>>)>,
-    /// The last such header's value, null being `Some(None)`.
-    pub restore_count: Option<Option<&'a [u8]>>,
-    content_type: Option<&'a [u8]>,
-    /// The position of what is read next of key and value.
-    payload: usize,
+    pub found: Vec<Found>,
+    /// What tables take for the original's key and value, later ones in place of earlier ones: table and position.
+    pub keys: Vec<(usize, usize)>,
+    pub values: Vec<(usize, usize)>,
+    /// The last such header's position.
+    pub restore_count: Option<usize>,
+    content_types: Vec<usize>,
+}
+
+/// A record's values, by their positions.
+#[derive(Debug)]
+pub(crate) struct Values<'a> {
+    headers: Vec<Option<&'a [u8]>>,
+    /// Of what was read of key and value.
+    payload: Vec<Option<Cow<'a, [u8]>>>,
+}
+
+impl<'a> Values<'a> {
+    pub fn of_headers(raw: &RawRecord<'a>) -> Self {
+        let mut headers = Vec::with_capacity(raw.headers.len());
+        headers.extend(raw.headers.values());
+        Self { headers, payload: Vec::new() }
+    }
+
+    pub fn get(&self, position: usize) -> Option<Cow<'a, [u8]>> {
+        match position.checked_sub(HEADERS) {
+            Some(header) => self.header(header).map(Cow::Borrowed),
+            None => self.payload.get(position).cloned().flatten(),
+        }
+    }
+
+    fn header(&self, number: usize) -> Option<&'a [u8]> {
+        self.headers.get(number).copied().flatten()
+    }
 }
 
 impl Index {
@@ -185,34 +210,51 @@ impl Index {
 
     /// Walks the headers; then, if the record is a structured CloudEvent, its attributes; then what the tables in
     /// `opted` read of key and value.
-    pub fn walk<'a>(&self, raw: &RawRecord<'a>, opted: &[usize], notes: &mut Notes) -> Walk<'a> {
-        let mut walk = self.walk_headers(raw);
-        if self.structured && walk.content_type.is_some_and(code::is_structured) {
-            self.walk_attributes(raw, &mut walk, notes);
+    pub fn walk<'a>(&self, raw: &RawRecord<'a>, opted: &[usize], notes: &mut Notes) -> (Walk, Values<'a>) {
+        let (mut walk, mut values) = (self.walk_headers(raw.headers), Values::of_headers(raw));
+        if self.is_structured(&walk, &values) {
+            self.walk_attributes(raw, &mut walk, &mut values, notes);
         }
-        let asks = |of: fn(&PayloadCode) -> bool| opted.iter().any(|t| of(&self.payloads[*t]));
-        if asks(|p| p.json_value) {
-            self.walk_json(raw, &mut walk, notes);
+        if self.reads_payload_for(opted) {
+            if opted.iter().any(|t| self.payloads[*t].json_value) {
+                self.walk_json(raw, &mut walk, &mut values, notes);
+            }
+            if opted.iter().any(|t| self.payloads[*t].uber_key) {
+                self.walk_uber(raw, &mut walk, &mut values, notes);
+            }
         }
-        if asks(|p| p.uber_key) {
-            self.walk_uber(raw, &mut walk, notes);
+        self.leave_out(&mut walk, opted);
+        if !values.payload.is_empty() {
+            walk.found.iter_mut().for_each(|found| found.hits.sort_by_key(|hit| hit.position));
         }
+        (walk, values)
+    }
+
+    /// Tables that are read only on topics that ask for them match nothing elsewhere.
+    pub fn leave_out(&self, walk: &mut Walk, opted: &[usize]) {
         for t in self.opt_in.iter().filter(|t| !opted.contains(t)) {
             walk.found[*t].excluded = true;
         }
-        if walk.payload > 0 {
-            walk.found.iter_mut().for_each(|found| found.hits.sort_by_key(|hit| hit.position));
-        }
-        walk
     }
 
-    fn walk_json<'a>(&self, raw: &RawRecord<'a>, walk: &mut Walk<'a>, notes: &mut Notes) {
+    /// Whether these tables read key or value of every record.
+    pub fn reads_payload_for(&self, opted: &[usize]) -> bool {
+        opted.iter().any(|t| self.reads_payload(*t))
+    }
+
+    /// Whether the value holds the whole event, by the last `content-type` that is not null.
+    pub fn is_structured(&self, walk: &Walk, values: &Values<'_>) -> bool {
+        let mut content_type = walk.content_types.iter().rev().filter_map(|number| values.header(*number));
+        self.structured && content_type.next().is_some_and(code::is_structured)
+    }
+
+    fn walk_json<'a>(&self, raw: &RawRecord<'a>, walk: &mut Walk, values: &mut Values<'a>, notes: &mut Notes) {
         // A tombstone holds nothing, and is none the worse for it.
         let Some(value) = raw.value else { return };
         let whole = self.paths.read(value, |name, text| {
             let uses = self.payload_names.get(name.as_bytes());
-            walk.put(&self.slots, uses, walk.payload, text.map(bytes_of), None);
-            walk.payload += 1;
+            walk.put(&self.slots, uses, values.payload.len());
+            values.payload.push(text.map(bytes_of));
         });
         if !whole {
             // A part of one tells nothing.
@@ -222,7 +264,7 @@ impl Index {
         }
     }
 
-    fn walk_uber<'a>(&self, raw: &RawRecord<'a>, walk: &mut Walk<'a>, notes: &mut Notes) {
+    fn walk_uber<'a>(&self, raw: &RawRecord<'a>, walk: &mut Walk, values: &mut Values<'a>, notes: &mut Notes) {
         let Some(fields) = uber::fields(raw.key.unwrap_or_default()) else {
             notes.add("key", "no message of Uber's consumer proxy");
             return;
@@ -238,8 +280,8 @@ impl Index {
                 None if name == uber::KEY => continue,
                 None => Cow::Borrowed(&b"0"[..]),
             };
-            walk.put(&self.slots, self.payload_names.get(name.as_bytes()), walk.payload, Some(value), None);
-            walk.payload += 1;
+            walk.put(&self.slots, self.payload_names.get(name.as_bytes()), values.payload.len());
+            values.payload.push(Some(value));
         }
     }
 
@@ -248,17 +290,17 @@ impl Index {
         self.payloads[t].json_value || self.payloads[t].uber_key
     }
 
-    pub fn walk_headers<'a>(&self, raw: &RawRecord<'a>) -> Walk<'a> {
+    pub fn walk_headers(&self, headers: Headers<'_>) -> Walk {
         let found = std::iter::repeat_with(Found::default).take(self.slots.len()).collect();
-        let mut walk =
-            Walk { found, keys: Vec::new(), values: Vec::new(), restore_count: None, content_type: None, payload: 0 };
-        for (position, header) in raw.headers.iter().enumerate() {
-            self.put(&mut walk, HEADERS + position, header.name, header.value.map(Cow::Borrowed), header.value);
+        let (keys, values) = (Vec::new(), Vec::new());
+        let mut walk = Walk { found, keys, values, restore_count: None, content_types: Vec::new() };
+        for (number, name) in headers.names().iter().enumerate() {
+            self.put(&mut walk, HEADERS + number, name);
         }
         walk
     }
 
-    fn walk_attributes<'a>(&self, raw: &RawRecord<'a>, walk: &mut Walk<'a>, notes: &mut Notes) {
+    fn walk_attributes<'a>(&self, raw: &RawRecord<'a>, walk: &mut Walk, values: &mut Values<'a>, notes: &mut Notes) {
         let named = |name: &str| format!("{ATTRIBUTE_PREFIX}{name}");
         let mut found = Vec::new();
         let read = code::attributes(
@@ -271,9 +313,8 @@ impl Index {
             return;
         }
         for (name, value) in found {
-            let position = walk.payload;
-            self.put(walk, position, name.as_bytes(), value.map(bytes_of), None);
-            walk.payload += 1;
+            self.put(walk, values.payload.len(), name.as_bytes());
+            values.payload.push(value.map(bytes_of));
         }
     }
 
@@ -287,16 +328,8 @@ impl Index {
         near.iter().filter(move |(prefix, _)| name.starts_with(prefix)).map(|(_, table)| *table)
     }
 
-    /// `raw` is the value as a header has it, for the two headers that no table reads.
-    fn put<'a>(
-        &self,
-        walk: &mut Walk<'a>,
-        position: usize,
-        name: &[u8],
-        value: Option<Cow<'a, [u8]>>,
-        raw: Option<&'a [u8]>,
-    ) {
-        walk.put(&self.slots, self.names.get(name), position, value, raw);
+    fn put(&self, walk: &mut Walk, position: usize, name: &[u8]) {
+        walk.put(&self.slots, self.names.get(name), position);
         for table in self.prefixes(name) {
             walk.found[table].any = true;
             walk.found[table].last_position = walk.found[table].last_position.max(position);
@@ -311,27 +344,19 @@ fn bytes_of(text: Cow<'_, str>) -> Cow<'_, [u8]> {
     }
 }
 
-impl<'a> Walk<'a> {
-    fn put(
-        &mut self,
-        slots: &[Vec<Slot>],
-        uses: Option<&Vec<Use>>,
-        position: usize,
-        value: Option<Cow<'a, [u8]>>,
-        raw: Option<&'a [u8]>,
-    ) {
+impl Walk {
+    fn put(&mut self, slots: &[Vec<Slot>], uses: Option<&Vec<Use>>, position: usize) {
         for u in uses.into_iter().flatten() {
             match *u {
                 Use::All { table, bit } => self.found[table].all |= bit,
                 Use::Any { table } => self.found[table].any = true,
                 Use::None { table } => self.found[table].excluded = true,
-                Use::Slot { table, slot } => {
-                    self.found[table].hits.push(Hit { slot, position, value: value.clone() });
-                }
-                Use::Key { table } => self.keys.push((table, value.clone())),
-                Use::Value { table } => self.values.push((table, value.clone())),
-                Use::ContentType => self.content_type = raw.or(self.content_type),
-                Use::RestoreCount => self.restore_count = Some(raw),
+                Use::Slot { table, slot } => self.found[table].hits.push(Hit { slot, position }),
+                Use::Key { table } => self.keys.push((table, position)),
+                Use::Value { table } => self.values.push((table, position)),
+                // These two are headers alone: what the value holds under such a name is none.
+                Use::ContentType => self.content_types.extend(position.checked_sub(HEADERS)),
+                Use::RestoreCount => self.restore_count = position.checked_sub(HEADERS).map(|_| position),
             }
             match *u {
                 // The event's own headers say nothing about when it failed.

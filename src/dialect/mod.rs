@@ -13,18 +13,22 @@ mod json;
 mod key;
 pub(crate) use key::of_position as position_key;
 mod parse;
+mod plan;
+mod shapes;
 mod table;
 mod uber;
 mod value;
 
 pub(crate) use code::host_label;
+pub use shapes::TopicDecoder;
 pub(crate) use table::{Field, PipelineSource};
 
 use crate::error::{Error, Result, did_you_mean};
 use crate::record::{Decoded, PayloadState, RawRecord};
 use crate::topics::{TopicSettings, position_of};
 use decode::Decoder;
-use index::{Index, Walk};
+use index::{Index, Values, Walk};
+use plan::Plan;
 use sha2::{Digest, Sha256};
 use std::borrow::Cow;
 use table::Table;
@@ -167,15 +171,34 @@ impl Dialects {
     /// Reads what a record's headers say (and, for structured CloudEvents and the dialects of its topic alone, key and
     /// value). `topic` and `partition` are where the dead letter is.
     pub fn decode<'a>(&'a self, topic: &str, partition: i32, raw: &RawRecord<'a>) -> Decoded<'a> {
+        let (plan, values, notes) = self.plan(self.opted(topic), raw, |_| true);
+        self.decoder(&plan, &values, notes).decode(topic, partition, raw)
+    }
+
+    /// Decodes many records of one topic: what was found out about the names on one is kept for the next.
+    pub fn of_topic<'t>(&'t self, topic: &'t str) -> TopicDecoder<'t> {
+        TopicDecoder::new(self, topic)
+    }
+
+    fn plan<'a>(
+        &self,
+        opted: &[usize],
+        raw: &RawRecord<'a>,
+        wanted: impl Fn(Field) -> bool,
+    ) -> (Plan, Values<'a>, Notes) {
         let mut notes = Notes::default();
-        let walk = self.index.walk(raw, self.opted(topic), &mut notes);
-        Decoder { tables: &self.tables, index: &self.index, walk: &walk, notes }.decode(topic, partition, raw)
+        let (walk, values) = self.index.walk(raw, opted, &mut notes);
+        (Plan::new(&self.tables, &self.index, &walk, wanted), values, notes)
+    }
+
+    fn decoder<'a, 'w>(&'a self, plan: &'w Plan, values: &'w Values<'a>, notes: Notes) -> Decoder<'a, 'w> {
+        Decoder { tables: &self.tables, index: &self.index, plan, values, notes }
     }
 
     /// All that a restore needs of a record, in one walk: [`Self::original`] and [`Self::strips`].
     pub fn restorable<'a>(&self, topic: &str, raw: &RawRecord<'a>) -> Option<Restorable<'a>> {
-        let walk = self.index.walk(raw, self.opted(topic), &mut Notes::default());
-        let (key, value) = self.original_of(&walk, raw)?;
+        let (walk, values) = self.walk(topic, raw);
+        let (key, value) = self.original_of(&walk, &values, raw)?;
         let marks = self.on_record(&walk).all(|t| self.tables[t].restore.marks);
         Some(Restorable { key, value, strips: self.strips_of(&walk, raw), marks })
     }
@@ -183,25 +206,30 @@ impl Dialects {
     /// The original's key and value, which some dialects write elsewhere than in the dead letter's own; most have them
     /// there. `None` where the dead letter does not hold them.
     pub fn original<'a>(&self, topic: &str, raw: &RawRecord<'a>) -> Option<Payload<'a>> {
-        self.original_of(&self.index.walk(raw, self.opted(topic), &mut Notes::default()), raw)
+        let (walk, values) = self.walk(topic, raw);
+        self.original_of(&walk, &values, raw)
     }
 
     /// For each of the record's headers, in order, whether a restore leaves it out: it belongs to one of the dialects
     /// found on the record. The program's own headers are the restore's business.
     pub fn strips(&self, topic: &str, raw: &RawRecord<'_>) -> Vec<bool> {
-        self.strips_of(&self.index.walk(raw, self.opted(topic), &mut Notes::default()), raw)
+        self.strips_of(&self.walk(topic, raw).0, raw)
     }
 
-    fn original_of<'a>(&self, walk: &Walk<'a>, raw: &RawRecord<'a>) -> Option<Payload<'a>> {
+    fn walk<'a>(&self, topic: &str, raw: &RawRecord<'a>) -> (Walk, Values<'a>) {
+        self.index.walk(raw, self.opted(topic), &mut Notes::default())
+    }
+
+    fn original_of<'a>(&self, walk: &Walk, values: &Values<'a>, raw: &RawRecord<'a>) -> Option<Payload<'a>> {
         let mut elsewhere = self.on_record(walk).filter(|t| !self.tables[*t].restore.is_none());
         let Some(t) = elsewhere.next() else { return Some((raw.key.map(Cow::Borrowed), raw.value.map(Cow::Borrowed))) };
-        let once = |all: &[(usize, Option<Cow<'a, [u8]>>)]| all.iter().filter(|(table, _)| *table == t).count() <= 1;
+        let once = |all: &[(usize, usize)]| all.iter().filter(|(table, _)| *table == t).count() <= 1;
         // Of two that could be it none is taken: one in the other, or two records in one envelope.
         if elsewhere.next().is_some() || self.index.reads_payload(t) && !(once(&walk.keys) && once(&walk.values)) {
             return None;
         }
-        let last = |all: &[(usize, Option<Cow<'a, [u8]>>)]| {
-            all.iter().rev().find(|(table, _)| *table == t).map(|(_, bytes)| bytes.clone())
+        let last = |all: &[(usize, usize)]| {
+            all.iter().rev().find(|(table, _)| *table == t).map(|(_, position)| values.get(*position))
         };
         let restore = &self.tables[t].restore;
         let key = match &restore.key {
@@ -215,13 +243,13 @@ impl Dialects {
         Some((key, value))
     }
 
-    fn strips_of(&self, walk: &Walk<'_>, raw: &RawRecord<'_>) -> Vec<bool> {
+    fn strips_of(&self, walk: &Walk, raw: &RawRecord<'_>) -> Vec<bool> {
         let strips: Vec<_> = self.on_record(walk).map(|t| &self.tables[t].strip).collect();
         raw.headers.iter().map(|h| strips.iter().any(|strip| strip.has(h.name))).collect()
     }
 
     /// The tables whose dialect the record has.
-    fn on_record(&self, walk: &Walk<'_>) -> impl Iterator<Item = usize> {
+    fn on_record(&self, walk: &Walk) -> impl Iterator<Item = usize> {
         (0..self.tables.len()).filter(|t| walk.matches(&self.index, *t, &self.tables[*t]))
     }
 

@@ -3,6 +3,7 @@
 //! Owns no table and no record. Invariant: every input gives a value or a note, and no note holds a byte of input.
 
 use super::table::{Encoding, Field, OriginalEncoding, Unit};
+use crate::record::as_text;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use std::borrow::Cow;
@@ -48,6 +49,7 @@ impl Notes {
 pub(crate) fn text<'a>(bytes: Cow<'a, [u8]>, header: &str, notes: &mut Notes) -> Cow<'a, str> {
     let (text, valid) = match bytes {
         // Looked at as a whole first: several times as fast as the lossy reading, and nearly all is valid.
+        Cow::Borrowed(b) if let Some(text) = as_text(b) => return Cow::Borrowed(text),
         Cow::Borrowed(b) => match str::from_utf8(b) {
             Ok(text) => (Cow::Borrowed(text), true),
             Err(_) => (String::from_utf8_lossy(b), false),

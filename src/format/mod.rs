@@ -4,6 +4,7 @@
 //! object nor its name. Invariant: an object's bytes are a function of the records and of [`FileContext`] alone (no
 //! clock, no chance), and key, value, headers and timestamp are read back byte for byte.
 
+mod columns;
 mod flat;
 mod jsonl;
 mod jsonl_read;
@@ -111,13 +112,22 @@ enum Output {
 
 impl<'a> Encoder<'a> {
     pub fn new(format: Format, context: &FileContext<'a>) -> Result<Self> {
+        Self::of_rows(format, context, 0, &[])
+    }
+
+    /// The same, where it is known how many records there will be, and that most of their bytes are in these chunks.
+    pub fn of_rows(format: Format, context: &FileContext<'a>, rows: u64, arena: &[Bytes]) -> Result<Self> {
         let metadata = [
             (schema::META_SCHEMA_VERSION, &*SCHEMA_VERSION.to_string()),
             (schema::META_PROGRAM_VERSION, context.program_version),
             (schema::META_INTENT, context.intent_key),
         ];
         let out = match format {
-            Format::Parquet => Output::Parquet(Box::new(parquet_write::Sink::new(&schema::COLUMNS, &metadata)?)),
+            Format::Parquet => {
+                let mut sink = parquet_write::Sink::new(&schema::COLUMNS, &metadata)?;
+                sink.foresee(&schema::COLUMNS, rows, arena);
+                Output::Parquet(Box::new(sink))
+            }
             Format::Jsonl(compression) => Output::Jsonl(Box::new(jsonl::Sink::new(&schema::COLUMNS, compression)?)),
         };
         Ok(Self { row: row::Writer::new(context), out })

@@ -34,8 +34,9 @@ pub(super) fn read(
     visit: &mut dyn FnMut(ArchivedRecord<'_>) -> Result<ControlFlow<()>>,
 ) -> Result<u64> {
     let payload = projection == Projection::All;
-    let (mut reader, skipped) =
-        open(&COLUMNS, schema::META_SCHEMA_VERSION, data, |c| payload || !c.is_payload(), Some(wanted))?;
+    // What other columns say exactly is not read.
+    let asked = |c: &Column| (payload || !c.is_payload()) && !row::SAID_BY_OTHERS.contains(&c.name);
+    let (mut reader, skipped) = open(&COLUMNS, schema::META_SCHEMA_VERSION, data, asked, Some(wanted))?;
     rows_of(&mut reader, &COLUMNS, payload, &mut |cells, headers| {
         row::read(cells, payload)?.with(headers, &mut *visit)
     })?;

@@ -1,22 +1,26 @@
 //! Records to Parquet.
 //!
-//! Owns encodings, compression, row groups and footer metadata. Rows go straight into Arrow builders, a batch of
-//! them into the Parquet writer, which compresses page by page: what is held is mostly compressed already.
+//! Owns encodings, compression, row groups and footer metadata. Values are gathered in [`super::columns`], a batch of
+//! rows goes into the Parquet writer, which compresses page by page: what is held is mostly compressed already.
 
-use super::row::{self, header_name, split};
+use super::columns::{Arena, Column as Gathered, internal};
+use super::row;
 use super::schema::{self, Column, Type, Values};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::record::Headers;
-use arrow_array::builder::{BinaryBuilder, Int32Builder, Int64Builder, StringBuilder, TimestampMicrosecondBuilder};
-use arrow_array::{ArrayRef, ListArray, RecordBatch, StructArray};
-use arrow_buffer::OffsetBuffer;
-use arrow_schema::SchemaRef;
+use ahash::AHashSet;
+use arrow_array::cast::AsArray;
+use arrow_array::types::{Int32Type, Int64Type, TimestampMicrosecondType};
+use arrow_array::{Array, ArrayAccessor, RecordBatch};
+use arrow_schema::{DataType, Field, SchemaRef};
+use bytes::Bytes;
 use parquet::arrow::ArrowWriter;
 use parquet::arrow::arrow_writer::ArrowWriterOptions;
 use parquet::basic::{Compression, ZstdLevel};
 use parquet::file::metadata::KeyValue;
 use parquet::file::properties::{EnabledStatistics, WriterProperties};
 use parquet::schema::types::ColumnPath;
+use std::hash::Hash;
 use std::sync::Arc;
 
 /// A row group ends at whichever comes first: many small ones cost readers more, few large ones prune less.
@@ -25,15 +29,26 @@ const GROUP_BYTES: usize = 64 << 20;
 /// Rows and bytes that wait in builders.
 const BATCH_ROWS: usize = 4096;
 const BATCH_BYTES: usize = 4 << 20;
-/// Measured: level 3 takes a tenth off stack traces and JSON values (at three quarters of level 1's speed), nothing
-/// off short columns.
-const PAYLOAD_ZSTD: i32 = 3;
-const OTHER_ZSTD: i32 = 1;
+/// Measured on VAST's dead letters: level 3 takes twice the time, and makes values and headers larger, not smaller.
+const ZSTD: i32 = 1;
+/// Of each column, as all of them wait side by side until theirs are full: with Parquet's usual 1 MiB two objects at a time
+/// held 100 MiB.
+const PAGE_BYTES: usize = 256 << 10;
+const DICTIONARY_BYTES: usize = 512 << 10;
+/// Values of a column that are looked at before it is decided how to write it.
+const SAMPLE: usize = 64;
+/// So few values in a dictionary are as good as compressed, if they are no longer than this, in the mean of a column.
+const FEW: usize = 4;
+const SHORT: usize = 64;
 
 pub(super) struct Sink {
     schema: SchemaRef,
-    writer: ArrowWriter<Vec<u8>>,
-    builders: Vec<Builder>,
+    leaves: Vec<Leaf>,
+    metadata: Vec<KeyValue>,
+    /// From the first batch on, which tells how columns are written.
+    writer: Option<ArrowWriter<Vec<u8>>>,
+    columns: Vec<Gathered>,
+    arena: Arena,
     /// The column that comes next.
     column: usize,
     batch_rows: usize,
@@ -44,34 +59,17 @@ pub(super) struct Sink {
     held: usize,
 }
 
-enum Builder {
-    Text(StringBuilder),
-    Bytes(BinaryBuilder),
-    Int32(Int32Builder),
-    Int64(Int64Builder),
-    Timestamp(TimestampMicrosecondBuilder),
-    Headers(Box<HeadersBuilder>),
-}
-
-struct HeadersBuilder {
-    offsets: Vec<i32>,
-    name: StringBuilder,
-    name_bytes: BinaryBuilder,
-    value_text: StringBuilder,
-    value_bytes: BinaryBuilder,
-}
-
 impl Sink {
     /// `metadata`: of the footer, names and values.
     pub(super) fn new(columns: &[Column], metadata: &[(&str, &str)]) -> Result<Self> {
-        let properties = properties(columns, metadata)?;
-        let options = ArrowWriterOptions::new().with_properties(properties).with_skip_arrow_metadata(true);
-        let schema = schema::arrow_schema_of(columns);
-        let writer = ArrowWriter::try_new_with_options(Vec::new(), schema.clone(), options).map_err(internal)?;
+        let pair = |(name, value): &(&str, &str)| KeyValue::new((*name).to_owned(), (*value).to_owned());
         Ok(Self {
-            schema,
-            writer,
-            builders: columns.iter().map(|c| Builder::new(c.ty)).collect(),
+            schema: schema::arrow_views_of(columns),
+            leaves: columns.iter().enumerate().flat_map(|(i, c)| leaves(i, c)).collect(),
+            metadata: metadata.iter().map(pair).collect(),
+            writer: None,
+            columns: columns.iter().map(|c| Gathered::new(c.ty, 0)).collect(),
+            arena: Arena::default(),
             column: 0,
             batch_rows: 0,
             batch_bytes: 0,
@@ -81,10 +79,17 @@ impl Sink {
         })
     }
 
-    fn next(&mut self) -> Option<&mut Builder> {
-        let builder = self.builders.get_mut(self.column);
+    /// How many rows there will be, if it is known, and chunks that most of their bytes are in. Before the first row.
+    pub(super) fn foresee(&mut self, columns: &[Column], rows: u64, arena: &[Bytes]) {
+        let rows = usize::try_from(rows).unwrap_or(BATCH_ROWS).min(BATCH_ROWS);
+        self.columns = columns.iter().map(|c| Gathered::new(c.ty, rows)).collect();
+        self.arena = Arena::new(arena);
+    }
+
+    fn next(&mut self) -> Option<(&mut Gathered, &mut Arena)> {
+        let column = self.columns.get_mut(self.column);
         self.column += 1;
-        builder
+        column.map(|column| (column, &mut self.arena))
     }
 
     pub(super) fn end_row(&mut self, payload: usize) -> Result<()> {
@@ -94,26 +99,45 @@ impl Sink {
         if self.batch_rows < BATCH_ROWS && self.batch_bytes < BATCH_BYTES {
             return Ok(());
         }
-        self.write_batch()?;
+        self.write_batch(false)?;
         if self.group_rows >= GROUP_ROWS || self.group_bytes >= GROUP_BYTES {
             (self.group_rows, self.group_bytes) = (0, 0);
-            self.writer.flush().map_err(internal)?;
+            self.make_room();
+            self.writer.as_mut().map_or(Ok(()), ArrowWriter::flush).map_err(internal)?;
         }
         Ok(())
     }
 
-    fn write_batch(&mut self) -> Result<()> {
-        if self.batch_rows == 0 {
+    /// `last`: no other comes behind it.
+    fn write_batch(&mut self, last: bool) -> Result<()> {
+        if self.batch_rows == 0 && self.writer.is_some() {
             return Ok(());
         }
-        let arrays = self.builders.iter_mut().map(Builder::finish).collect::<Result<Vec<_>>>()?;
+        let buffers = self.arena.take()?;
+        let arrays = self.columns.iter_mut().map(|column| column.finish(&buffers)).collect::<Result<Vec<_>>>()?;
+        drop(buffers);
         let batch = RecordBatch::try_new(self.schema.clone(), arrays).map_err(internal)?;
-        self.writer.write(&batch).map_err(internal)?;
+        let writer = match &mut self.writer {
+            Some(writer) => writer,
+            none => none.insert(self::writer(&self.leaves, &self.metadata, &batch, last)?),
+        };
+        if batch.num_rows() > 0 {
+            writer.write(&batch).map_err(internal)?;
+        }
         self.group_rows += self.batch_rows;
         self.group_bytes += self.batch_bytes;
         (self.batch_rows, self.batch_bytes) = (0, 0);
-        self.held = self.writer.bytes_written() + self.writer.memory_size();
+        self.held = writer.bytes_written() + writer.memory_size();
         Ok(())
+    }
+
+    /// What is flushed next is written into memory that it fits into: a buffer that grows is there twice for a while.
+    fn make_room(&mut self) {
+        if let Some(writer) = &mut self.writer {
+            // Headers of pages, and the footer, are some percent of small objects.
+            let next = writer.in_progress_size();
+            writer.inner_mut().reserve_exact(next + next / 16 + (64 << 10));
+        }
     }
 
     pub(super) fn estimated_len(&self) -> usize {
@@ -121,143 +145,195 @@ impl Sink {
     }
 
     pub(super) fn finish(mut self) -> Result<Vec<u8>> {
-        self.write_batch()?;
-        self.writer.into_inner().map_err(internal)
+        self.write_batch(true)?;
+        self.make_room();
+        self.writer.map_or(Ok(Vec::new()), ArrowWriter::into_inner).map_err(internal)
     }
 }
 
-fn internal(error: impl std::fmt::Display) -> Error {
-    Error::internal(format!("Parquet could not be encoded: {error}"))
+/// A Parquet column of one of ours: itself, or a header's field.
+struct Leaf {
+    column: usize,
+    /// Which of a header's fields.
+    field: Option<usize>,
+    path: ColumnPath,
+    values: Values,
 }
 
-fn properties(columns: &[Column], metadata: &[(&str, &str)]) -> Result<WriterProperties> {
-    let zstd = |level| ZstdLevel::try_new(level).map(Compression::ZSTD).map_err(internal);
-    let payload_zstd = zstd(PAYLOAD_ZSTD)?;
-    let pair = |(name, value): &(&str, &str)| KeyValue::new((*name).to_owned(), (*value).to_owned());
-    let mut builder = WriterProperties::builder()
-        .set_compression(zstd(OTHER_ZSTD)?)
-        .set_max_row_group_row_count(Some(2 * GROUP_ROWS))
-        .set_key_value_metadata(Some(metadata.iter().map(pair).collect()));
-    for (path, values) in columns.iter().flat_map(leaves) {
-        builder = builder.set_column_dictionary_enabled(path.clone(), values == Values::Repeating);
-        if values == Values::LookedUp {
-            // Sized for a full row group, then folded down to the rows that there are.
-            builder = builder
-                .set_column_bloom_filter_fpp(path.clone(), 0.01)
-                .set_column_bloom_filter_max_ndv(path.clone(), (GROUP_ROWS + BATCH_ROWS) as u64);
-        }
-        if values == Values::Payload || path.parts().len() > 1 {
-            builder = builder
-                .set_column_compression(path.clone(), payload_zstd)
-                .set_column_statistics_enabled(path, EnabledStatistics::None);
-        }
-    }
-    Ok(builder.build())
-}
-
-/// The Parquet columns of one of ours: itself, or a header's fields.
-fn leaves(column: &Column) -> Vec<(ColumnPath, Values)> {
+fn leaves(i: usize, column: &Column) -> Vec<Leaf> {
     if column.ty != Type::Headers {
-        return vec![(ColumnPath::from(column.name), column.values)];
+        return vec![Leaf { column: i, field: None, path: ColumnPath::from(column.name), values: column.values }];
     }
-    // The same names in every record; many values too, and what does not repeat soon ends the dictionary.
-    let fields = schema::header_fields();
     let path = |f: &str| ColumnPath::new(vec![column.name.into(), "list".into(), "element".into(), f.into()]);
-    fields.iter().map(|f| (path(f.name()), Values::Repeating)).collect()
+    let fields = schema::header_fields();
+    let leaf = |(n, f): (usize, &Arc<Field>)| Leaf {
+        column: i,
+        field: Some(n),
+        path: path(f.name()),
+        // The same names in every record; of the values all differ, but for a few headers': zstd finds what repeats, and
+        // a dictionary is a detour.
+        values: if f.name() == "name" { Values::Repeating } else { Values::Payload },
+    };
+    fields.iter().enumerate().map(leaf).collect()
 }
 
-impl Builder {
-    fn new(ty: Type) -> Self {
-        match ty {
-            Type::Text => Self::Text(StringBuilder::new()),
-            Type::Bytes => Self::Bytes(BinaryBuilder::new()),
-            Type::Int32 => Self::Int32(Int32Builder::new()),
-            Type::Int64 => Self::Int64(Int64Builder::new()),
-            Type::Timestamp => Self::Timestamp(TimestampMicrosecondBuilder::new().with_timezone("UTC")),
-            Type::Headers => Self::Headers(Box::new(HeadersBuilder {
-                offsets: vec![0],
-                name: StringBuilder::new(),
-                name_bytes: BinaryBuilder::new(),
-                value_text: StringBuilder::new(),
-                value_bytes: BinaryBuilder::new(),
-            })),
+impl Leaf {
+    fn array<'b>(&self, batch: &'b RecordBatch) -> &'b dyn Array {
+        let column = batch.column(self.column);
+        match self.field {
+            None => column,
+            Some(field) => column.as_list::<i32>().values().as_struct().column(field),
         }
-    }
-
-    fn finish(&mut self) -> Result<ArrayRef> {
-        Ok(match self {
-            Self::Text(b) => Arc::new(b.finish()),
-            Self::Bytes(b) => Arc::new(b.finish()),
-            Self::Int32(b) => Arc::new(b.finish()),
-            Self::Int64(b) => Arc::new(b.finish()),
-            Self::Timestamp(b) => Arc::new(b.finish()),
-            Self::Headers(b) => b.finish()?,
-        })
     }
 }
 
-impl HeadersBuilder {
-    fn push(&mut self, headers: Headers<'_>) {
-        for h in headers.iter() {
-            let (name, name_bytes) = header_name(h.name);
-            let (value_text, value_bytes) = split(h.value);
-            self.name.append_value(name);
-            self.name_bytes.append_option(name_bytes);
-            self.value_text.append_option(value_text);
-            self.value_bytes.append_option(value_bytes);
+/// What the values of a column are like.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Nature {
+    AllNull,
+    /// Of an object's few rows: few values, as far as a sample tells, and short ones.
+    Few,
+    Repeating,
+    /// Most of them differ.
+    Distinct,
+}
+
+impl Nature {
+    /// `whole`: these are all values that there will be.
+    fn of(array: &dyn Array, whole: bool) -> Self {
+        if array.null_count() == array.len() {
+            return if whole { Self::AllNull } else { Self::Repeating };
         }
-        self.offsets.push(self.name_len());
+        // A view's lower half begins with its length.
+        let short =
+            |views: &[u128]| views.iter().map(|view| *view as u32 as usize).sum::<usize>() <= SHORT * views.len();
+        match array.data_type() {
+            DataType::Utf8View => {
+                let array = array.as_string_view();
+                Self::of_values(array, whole && short(array.views()))
+            }
+            DataType::BinaryView => {
+                let array = array.as_binary_view();
+                Self::of_values(array, whole && short(array.views()))
+            }
+            DataType::Int32 => Self::of_values(array.as_primitive::<Int32Type>(), whole),
+            DataType::Int64 => Self::of_values(array.as_primitive::<Int64Type>(), whole),
+            _ => Self::of_values(array.as_primitive::<TimestampMicrosecondType>(), whole),
+        }
     }
 
-    fn name_len(&self) -> i32 {
-        i32::try_from(arrow_array::builder::ArrayBuilder::len(&self.name)).unwrap_or(i32::MAX)
+    /// `few`: it is asked whether these are few; of more that come nothing is known.
+    fn of_values<A: ArrayAccessor + Copy>(array: A, few: bool) -> Self
+    where
+        A::Item: Eq + Hash,
+    {
+        // From all over: what comes first may all be of one hour.
+        let rows = (0..array.len()).step_by(array.len().div_ceil(SAMPLE).max(1));
+        let sample: Vec<A::Item> = rows.filter(|i| array.is_valid(*i)).map(|i| array.value(i)).collect();
+        let distinct = sample.iter().collect::<AHashSet<_>>().len();
+        if 2 * distinct > sample.len().max(2) {
+            return Self::Distinct;
+        }
+        let telling = sample.len() >= SAMPLE / 4 || array.len() <= SAMPLE;
+        if few && telling && distinct <= FEW { Self::Few } else { Self::Repeating }
     }
+}
 
-    fn finish(&mut self) -> Result<ArrayRef> {
-        let offsets = OffsetBuffer::new(std::mem::replace(&mut self.offsets, vec![0]).into());
-        let columns: Vec<ArrayRef> = vec![
-            Arc::new(self.name.finish()),
-            Arc::new(self.name_bytes.finish()),
-            Arc::new(self.value_text.finish()),
-            Arc::new(self.value_bytes.finish()),
-        ];
-        let structs = StructArray::try_new(schema::header_fields(), columns, None).map_err(internal)?;
-        let list = ListArray::try_new(schema::header_element(), offsets, Arc::new(structs), None).map_err(internal)?;
-        Ok(Arc::new(list))
+/// How columns are written is decided by the first batch: `last` if there is no other. So it is a function of the records.
+fn writer(leaves: &[Leaf], metadata: &[KeyValue], batch: &RecordBatch, last: bool) -> Result<ArrowWriter<Vec<u8>>> {
+    let mut builder = WriterProperties::builder()
+        .set_compression(Compression::ZSTD(ZstdLevel::try_new(ZSTD).map_err(internal)?))
+        .set_data_page_size_limit(PAGE_BYTES)
+        .set_dictionary_page_size_limit(DICTIONARY_BYTES)
+        .set_max_row_group_row_count(Some(2 * GROUP_ROWS))
+        // Of so few rows each column has a page or two: an index of those says nothing new.
+        .set_statistics_enabled(if last { EnabledStatistics::Chunk } else { EnabledStatistics::Page })
+        .set_offset_index_disabled(last)
+        .set_key_value_metadata(Some(metadata.to_vec()));
+    for leaf in leaves {
+        let path = || leaf.path.clone();
+        let nature = Nature::of(leaf.array(batch), last);
+        let dictionary = leaf.values == Values::Repeating && !matches!(nature, Nature::AllNull | Nature::Distinct);
+        builder = builder.set_column_dictionary_enabled(path(), dictionary);
+        // There is nothing to compress, and a codec for each column takes its time where objects are small. Which list a
+        // header is of is something.
+        if leaf.field.is_none() && (nature == Nature::AllNull || dictionary && nature == Nature::Few) {
+            builder = builder.set_column_compression(path(), Compression::UNCOMPRESSED);
+        }
+        if leaf.values == Values::LookedUp && nature != Nature::AllNull {
+            // Sized for a full row group unless all rows are here, then folded down to what there is.
+            let rows = if last { batch.num_rows().max(1) } else { GROUP_ROWS + BATCH_ROWS };
+            builder =
+                builder.set_column_bloom_filter_fpp(path(), 0.01).set_column_bloom_filter_max_ndv(path(), rows as u64);
+        }
+        if leaf.values == Values::Payload || leaf.field.is_some() {
+            builder = builder.set_column_statistics_enabled(path(), EnabledStatistics::None);
+        }
     }
+    let options = ArrowWriterOptions::new().with_properties(builder.build()).with_skip_arrow_metadata(true);
+    ArrowWriter::try_new_with_options(Vec::new(), batch.schema(), options).map_err(internal)
 }
 
 // A value for a column of another type is a bug that `tests/schemas.rs` finds: the batch then has columns of
 // unequal length and is refused as a whole.
 impl row::Columns for Sink {
     fn text(&mut self, value: Option<&str>) {
-        if let Some(Builder::Text(b)) = self.next() {
-            b.append_option(value);
+        if let Some((Gathered::Text(views), arena)) = self.next() {
+            views.put(arena, value.map(str::as_bytes));
         }
     }
     fn bytes(&mut self, value: Option<&[u8]>) {
-        if let Some(Builder::Bytes(b)) = self.next() {
-            b.append_option(value);
+        if let Some((Gathered::Bytes(views), arena)) = self.next() {
+            views.put(arena, value);
         }
     }
     fn int32(&mut self, value: Option<i32>) {
-        if let Some(Builder::Int32(b)) = self.next() {
-            b.append_option(value);
+        if let Some((Gathered::Int32(numbers), _)) = self.next() {
+            numbers.put(value);
         }
     }
     fn int64(&mut self, value: Option<i64>) {
-        if let Some(Builder::Int64(b)) = self.next() {
-            b.append_option(value);
+        if let Some((Gathered::Int64(numbers), _)) = self.next() {
+            numbers.put(value);
         }
     }
     fn timestamp(&mut self, value: Option<i64>) {
-        if let Some(Builder::Timestamp(b)) = self.next() {
-            b.append_option(value);
+        if let Some((Gathered::Timestamp(numbers), _)) = self.next() {
+            numbers.put(value);
         }
     }
     fn headers(&mut self, headers: Headers<'_>) {
-        if let Some(Builder::Headers(b)) = self.next() {
-            b.push(headers);
+        if let Some((Gathered::Headers(lists), arena)) = self.next() {
+            lists.put(arena, headers);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use arrow_array::StringViewArray;
+
+    fn nature(values: impl Iterator<Item = Option<String>>, whole: bool) -> Nature {
+        Nature::of(&values.collect::<StringViewArray>(), whole)
+    }
+
+    /// Taken for few by a sample, long texts that are rare would be in the object as they are.
+    #[test]
+    fn only_short_values_that_are_few_all_over_go_without_a_codec() {
+        let of = |n: usize, value: fn(usize) -> String| (0..n).map(move |i| Some(value(i)));
+        assert_eq!(nature(of(1000, |i| format!("status {}", i % 3)), true), Nature::Few);
+        assert_eq!(nature(of(1000, |i| format!("status {}", i % 3)), false), Nature::Repeating, "more come");
+        assert_eq!(nature(of(1, |_| "one".into()), true), Nature::Few, "all of a small object is looked at");
+        let rare = |i: usize| if i % 20 == 7 { format!("{i}{}", "x".repeat(2000)) } else { "timeout".into() };
+        assert_eq!(nature(of(4000, rare), true), Nature::Repeating);
+        // Of one hour first, and then of many.
+        let later = |i: usize| if i < 500 { "a".into() } else { format!("b{}", i % 9) };
+        assert_eq!(nature(of(1000, later), true), Nature::Repeating);
+        assert_eq!(nature(of(1000, |i| i.to_string()), true), Nature::Distinct);
+        assert_eq!(nature((0..9).map(|_| None), true), Nature::AllNull);
+        assert_eq!(nature((0..9).map(|_| None), false), Nature::Repeating);
+        let sparse = (0..1000).map(|i| (i % 500 == 0).then(|| "rare".to_owned()));
+        assert_eq!(nature(sparse, true), Nature::Repeating, "too few to tell");
     }
 }

@@ -5,7 +5,7 @@
 
 use super::{ArchivedRecord, FileContext};
 use crate::error::{Error, Result};
-use crate::record::{Decoded, Headers, PayloadState, RawRecord, RecordId, TimestampType};
+use crate::record::{Decoded, Headers, PayloadState, RawRecord, RecordId, TimestampType, as_text};
 use std::borrow::Cow;
 use std::fmt::Write;
 
@@ -27,18 +27,19 @@ pub trait Columns {
 pub fn split(value: Option<&[u8]>) -> (Option<&str>, Option<&[u8]>) {
     match value {
         None => (None, None),
-        Some(bytes) => match std::str::from_utf8(bytes) {
-            Ok(text) if !bytes.contains(&0) => (Some(text), None),
-            _ => (None, Some(bytes)),
+        Some(bytes) => match as_text(bytes) {
+            Some(text) => (Some(text), None),
+            None => (None, Some(bytes)),
         },
     }
 }
 
 /// A header's name as text, and exactly where that text is lossy.
 pub fn header_name(name: &[u8]) -> (Cow<'_, str>, Option<&[u8]>) {
-    let text = String::from_utf8_lossy(name);
-    let exact = matches!(text, Cow::Owned(_)).then_some(name);
-    (text, exact)
+    match str::from_utf8(name) {
+        Ok(text) => (Cow::Borrowed(text), None),
+        Err(_) => (String::from_utf8_lossy(name), Some(name)),
+    }
 }
 
 /// `None` outside 1970 to 9999.
@@ -176,6 +177,9 @@ pub struct Row<'a> {
     decoded: Decoded<'a>,
     archived_at_us: i64,
 }
+
+/// Columns that [`read`] skips: the record's position and its timestamp stand in others, exactly.
+pub(super) const SAID_BY_OTHERS: [&str; 2] = ["record_id", "kafka_timestamp"];
 
 /// Reads one row. `payload` says whether key, value and headers are there to be read.
 pub fn read<'a>(cells: &mut impl Cells<'a>, payload: bool) -> Result<Row<'a>> {

@@ -165,7 +165,31 @@ pub fn header_fields() -> Fields {
 
 /// The list's inner field has the name that Parquet's LIST convention asks for.
 pub(super) fn header_element() -> Arc<Field> {
-    Arc::new(Field::new("element", DataType::Struct(header_fields()), false))
+    header_element_of(header_fields())
+}
+
+pub(super) fn header_element_of(fields: Fields) -> Arc<Field> {
+    Arc::new(Field::new("element", DataType::Struct(fields), false))
+}
+
+/// As [`header_fields`], in the types that values are gathered in; they are the same in Parquet.
+pub(super) fn header_views() -> Fields {
+    static VIEWS: LazyLock<Fields> = LazyLock::new(|| header_fields().iter().map(|f| view(f)).collect());
+    VIEWS.clone()
+}
+
+fn view(field: &Field) -> Arc<Field> {
+    Arc::new(field.clone().with_data_type(match field.data_type() {
+        DataType::Utf8 => DataType::Utf8View,
+        DataType::Binary => DataType::BinaryView,
+        DataType::List(_) => DataType::List(header_element_of(header_views())),
+        other => other.clone(),
+    }))
+}
+
+/// As [`arrow_schema_of`], in the types that values are gathered in; they are the same in Parquet.
+pub(super) fn arrow_views_of(columns: &[Column]) -> Arc<Schema> {
+    Arc::new(Schema::new(columns.iter().map(|c| view(&c.field())).collect::<Vec<_>>()))
 }
 
 /// The Arrow schema of [`COLUMNS`].

@@ -45,7 +45,8 @@ impl<'m> Message<'m> {
             sys::rd_kafka_timestamp_type_t::RD_KAFKA_TIMESTAMP_LOG_APPEND_TIME => TimestampType::LogAppendTime,
             _ => TimestampType::CreateTime,
         };
-        let headers = self.headers()?;
+        // Walked twice, and each is a call or two into C.
+        let headers: Vec<_> = self.headers()?.iter().collect();
         batch.push(
             self.offset(),
             timestamp_ms,
@@ -53,7 +54,7 @@ impl<'m> Message<'m> {
             leader_epoch,
             self.0.key(),
             self.0.payload(),
-            headers.iter(),
+            headers.iter().copied(),
         );
         Ok(())
     }
@@ -89,7 +90,7 @@ impl<'m> RawHeaders<'m> {
         Self { list, count, owner: PhantomData }
     }
 
-    fn iter(&self) -> impl Iterator<Item = Header<'m>> + Clone {
+    fn iter(&self) -> impl Iterator<Item = Header<'m>> {
         let list = self.list;
         (0..self.count).map(move |i| {
             let (mut name, mut value, mut size) = (std::ptr::null(), std::ptr::null(), 0usize);

@@ -207,6 +207,9 @@ impl Connection {
             ("queued.max.messages.kbytes", "16384"),
             // Of one answer, over all partitions: with many of them it is held beside what is queued.
             ("fetch.max.bytes", "16777216"),
+            // Once so much is queued the next request waits, by default for a second: with a queue so small that was longer
+            // than all the rest.
+            ("fetch.queue.backoff.ms", "10"),
             ("check.crcs", "true"),
             ("topic.metadata.refresh.interval.ms", "60000"),
         ] {

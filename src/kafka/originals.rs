@@ -69,7 +69,6 @@ impl OriginalsReader {
             ("fetch.wait.max.ms", "50"),
             ("fetch.message.max.bytes", "4194304"),
             // A full queue is no reason to wait for a second.
-            ("fetch.queue.backoff.ms", "10"),
             // Fetch requests are counted there.
             ("statistics.interval.ms", "100"),
         ] {

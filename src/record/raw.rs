@@ -4,6 +4,9 @@
 //! [`crate::dialect`]. Invariant: key, value, header names and header values are the broker's bytes; null, empty
 //! and absent stay three things; headers keep their order and repeats.
 
+use super::headers::{Header, Headers, Names};
+use super::text::is_plain;
+use bytes::Bytes;
 use std::fmt;
 use twox_hash::XxHash3_64;
 
@@ -31,133 +34,6 @@ impl TimestampType {
     }
 }
 
-/// A partition of a dead-letter topic, in one generation of that topic (1 is the first).
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct TopicPartition {
-    pub topic: String,
-    pub partition: i32,
-}
-
-impl TopicPartition {
-    pub fn new(topic: impl Into<String>, partition: i32) -> Self {
-        Self { topic: topic.into(), partition }
-    }
-}
-
-impl fmt::Display for TopicPartition {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.topic, self.partition)
-    }
-}
-
-/// Partitions in order, for people: `orders-dlq 0-11, 14; mail-dlt 0`. At most `most` ranges are told.
-pub fn in_ranges<'p>(partitions: impl IntoIterator<Item = &'p TopicPartition>, most: usize) -> String {
-    let mut ranges: Vec<(&str, i32, i32)> = Vec::new();
-    for tp in partitions {
-        match ranges.last_mut() {
-            Some((topic, _, to)) if *topic == tp.topic && to.checked_add(1) == Some(tp.partition) => *to = tp.partition,
-            _ => ranges.push((&tp.topic, tp.partition, tp.partition)),
-        }
-    }
-    let (mut text, mut before) = (String::new(), None);
-    for (topic, from, to) in ranges.iter().take(most) {
-        match before {
-            Some(before) if before == topic => text.push_str(", "),
-            Some(_) => text.push_str(&format!("; {topic} ")),
-            None => text.push_str(&format!("{topic} ")),
-        }
-        text.push_str(&if from == to { from.to_string() } else { format!("{from}-{to}") });
-        before = Some(topic);
-    }
-    if ranges.len() > most {
-        text.push_str(", ...");
-    }
-    text
-}
-
-/// A record's position in its dead-letter topic, and so its id: `topic/partition/offset`, with `@g2` from a
-/// topic's second generation on. Kafka topic names have no `/`, so the text form parses back.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct RecordId {
-    pub topic: String,
-    pub generation: u32,
-    pub partition: i32,
-    pub offset: i64,
-}
-
-impl RecordId {
-    /// Parses `topic/partition/offset[@gN]`; `None` if it has another form.
-    pub fn parse(text: &str) -> Option<Self> {
-        let mut parts = text.split('/');
-        let (topic, partition, rest) = (parts.next()?, parts.next()?, parts.next()?);
-        if parts.next().is_some() || topic.is_empty() {
-            return None;
-        }
-        let (offset, generation) = match rest.split_once("@g") {
-            Some((offset, generation)) => (offset, generation.parse().ok().filter(|g| *g >= 2)?),
-            None => (rest, 1),
-        };
-        let digits = |s: &str| !s.is_empty() && s.bytes().all(|b| b.is_ascii_digit());
-        if !digits(partition) || !digits(offset) {
-            return None;
-        }
-        Some(Self {
-            topic: topic.to_owned(),
-            generation,
-            partition: partition.parse().ok()?,
-            offset: offset.parse().ok()?,
-        })
-    }
-}
-
-impl fmt::Display for RecordId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}/{}", self.topic, self.partition, self.offset)?;
-        if self.generation > 1 {
-            write!(f, "@g{}", self.generation)?;
-        }
-        Ok(())
-    }
-}
-
-/// One header: its name as bytes (names need not be UTF-8), and its value, `None` being Kafka's null.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Header<'a> {
-    pub name: &'a [u8],
-    pub value: Option<&'a [u8]>,
-}
-
-/// A record's headers, in order, repeats kept. Cheap to copy and to walk.
-#[derive(Clone, Copy, Default)]
-pub struct Headers<'a> {
-    lens: &'a [HeaderLen],
-    bytes: &'a [u8],
-}
-
-impl<'a> Headers<'a> {
-    pub fn len(&self) -> usize {
-        self.lens.len()
-    }
-    pub fn is_empty(&self) -> bool {
-        self.lens.is_empty()
-    }
-    pub fn iter(&self) -> impl Iterator<Item = Header<'a>> + Clone + use<'a> {
-        let (lens, mut bytes) = (self.lens, self.bytes);
-        lens.iter().map(move |len| {
-            let (name, rest) = bytes.split_at(len.name as usize);
-            let (value, rest) = rest.split_at(len.value.max(0) as usize);
-            bytes = rest;
-            Header { name, value: (len.value >= 0).then_some(value) }
-        })
-    }
-}
-
-impl fmt::Debug for Headers<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list().entries(self.iter()).finish()
-    }
-}
-
 /// A view on one record. `timestamp_ms` is milliseconds since 1970, exactly as Kafka had it, -1 for none.
 #[derive(Debug, Clone, Copy)]
 pub struct RawRecord<'a> {
@@ -174,7 +50,10 @@ pub struct RawRecord<'a> {
 impl RawRecord<'_> {
     /// Bytes of key, value, header names and header values.
     pub fn payload_len(&self) -> usize {
-        self.key.map_or(0, <[u8]>::len) + self.value.map_or(0, <[u8]>::len) + self.headers.bytes.len()
+        self.key.map_or(0, <[u8]>::len)
+            + self.value.map_or(0, <[u8]>::len)
+            + self.headers.names.bytes.len()
+            + self.headers.values.len()
     }
 
     /// 64-bit XXH3 over offset, timestamp, key, value and headers, each length-prefixed, null apart from empty.
@@ -204,13 +83,6 @@ impl RawRecord<'_> {
 }
 
 #[derive(Debug, Clone, Copy)]
-struct HeaderLen {
-    name: u32,
-    /// -1 = null.
-    value: i32,
-}
-
-#[derive(Debug, Clone, Copy)]
 struct Meta {
     offset: i64,
     timestamp_ms: i64,
@@ -221,21 +93,73 @@ struct Meta {
     /// -1 = null.
     key: i32,
     value: i32,
-    headers_bytes: u32,
-    headers_first: u32,
-    headers_len: u32,
+    /// Which of the batch's [`NamesAt`].
+    names: u32,
+    values_bytes: u32,
+    values_first: u32,
+    /// See [`Headers::are_plain`].
+    plain: bool,
 }
 
+/// Where one set of header names is.
+#[derive(Debug, Clone, Copy)]
+struct NamesAt {
+    chunk: u32,
+    start: u32,
+    bytes: u32,
+    lens_first: u32,
+    len: u32,
+}
+
+/// Sets of names that a record's are compared with, before it is taken for one of its own.
+const COMPARED: usize = 8;
 const CHUNK: usize = 1 << 20;
+/// Records that are asked for before they are wanted, and bytes of what is long: behind those the processor goes on.
+const AHEAD: usize = 2;
+const BEGINNING: usize = 4 << 10;
+const CACHE_LINE: usize = 64;
+/// What a batch keeps beside its records, at most: there may be one for each of many partitions.
+const SCRATCH: usize = 16 << 10;
+
+/// Has the processor load these into its cache. Nothing else comes of it.
+fn prefetch<T>(items: &[T]) {
+    #[cfg(target_arch = "x86_64")]
+    for at in (0..size_of_val(items).min(BEGINNING)).step_by(CACHE_LINE) {
+        // SAFETY: within the slice; and a prefetch reads nothing, whatever the address.
+        unsafe {
+            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+            _mm_prefetch::<_MM_HINT_T0>(items.as_ptr().cast::<i8>().add(at));
+        }
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = items;
+}
 
 /// Records of one partition in the order they were read, their bytes in a chunked arena (chunks do not move, so
-/// growing copies nothing).
+/// growing copies nothing). Header names are there once for the records that have the same ones, of which most are near
+/// each other.
 #[derive(Default)]
 pub struct RawBatch {
-    chunks: Vec<Vec<u8>>,
+    /// Those that are full.
+    chunks: Vec<Bytes>,
+    open: Vec<u8>,
+    /// Capacity of all of them.
+    arena: usize,
     metas: Vec<Meta>,
-    header_lens: Vec<HeaderLen>,
+    names: Vec<NamesAt>,
+    /// The one that came last.
+    last_names: usize,
+    name_lens: Vec<u32>,
+    value_lens: Vec<i32>,
     payload: usize,
+    /// Of each record, if they are wanted.
+    checksums: Option<Checksums>,
+}
+
+#[derive(Default)]
+struct Checksums {
+    each: Vec<u64>,
+    scratch: Vec<u8>,
 }
 
 impl RawBatch {
@@ -243,8 +167,13 @@ impl RawBatch {
         Self::default()
     }
 
+    /// One that has each record's checksum at once: while its bytes are near, and before anything can become of them.
+    pub fn with_checksums() -> Self {
+        Self { checksums: Some(Checksums::default()), ..Self::default() }
+    }
+
     /// Copies one record in. Lengths over 2 GiB cannot come from Kafka (its sizes are int32) and are refused by
-    /// the caller's broker long before.
+    /// the caller's broker long before. The headers are walked twice.
     #[allow(clippy::too_many_arguments)]
     pub fn push<'h>(
         &mut self,
@@ -256,44 +185,109 @@ impl RawBatch {
         value: Option<&[u8]>,
         headers: impl Iterator<Item = Header<'h>> + Clone,
     ) {
-        let headers_first = self.header_lens.len() as u32;
-        let mut headers_bytes = 0usize;
+        let known = self.names_of(headers.clone());
+        let (values_first, lens_first) = (self.value_lens.len() as u32, self.name_lens.len() as u32);
+        let (mut names_bytes, mut values_bytes) = (0usize, 0usize);
         for h in headers.clone() {
-            let value = h.value.map_or(-1, |v| v.len() as i32);
-            self.header_lens.push(HeaderLen { name: h.name.len() as u32, value });
-            headers_bytes += h.name.len() + value.max(0) as usize;
+            self.value_lens.push(h.value.map_or(-1, |v| v.len() as i32));
+            values_bytes += h.value.map_or(0, <[u8]>::len);
+            names_bytes += h.name.len();
         }
-        let need = key.map_or(0, <[u8]>::len) + value.map_or(0, <[u8]>::len) + headers_bytes;
-        let fits = self.chunks.last().is_some_and(|c| c.capacity() - c.len() >= need);
-        if !fits {
+        let payload = key.map_or(0, <[u8]>::len) + value.map_or(0, <[u8]>::len) + values_bytes + names_bytes;
+        let need = if known.is_some() { payload - names_bytes } else { payload };
+        if self.open.capacity() - self.open.len() < need {
             // Doubling from exactly the first record: many batches hold one record, few hold a million.
-            let size = self.chunks.last().map_or(0, |c| (c.capacity() * 2).clamp(4 << 10, CHUNK));
-            self.chunks.push(Vec::with_capacity(need.max(size)));
+            let size = match self.open.capacity() {
+                0 => 0,
+                size => (size * 2).clamp(4 << 10, CHUNK),
+            };
+            self.seal();
+            self.open = Vec::with_capacity(need.max(size));
+            self.arena += self.open.capacity();
         }
-        let chunk_index = self.chunks.len() - 1;
-        let chunk = &mut self.chunks[chunk_index];
+        let (chunk_index, chunk) = (self.chunks.len() as u32, &mut self.open);
+        self.last_names = known.unwrap_or_else(|| {
+            let start = chunk.len() as u32;
+            for h in headers.clone() {
+                chunk.extend_from_slice(h.name);
+                self.name_lens.push(h.name.len() as u32);
+            }
+            let len = self.name_lens.len() as u32 - lens_first;
+            self.names.push(NamesAt { chunk: chunk_index, start, bytes: names_bytes as u32, lens_first, len });
+            self.names.len() - 1
+        });
         let start = chunk.len();
         for part in [key, value].into_iter().flatten() {
             chunk.extend_from_slice(part);
         }
-        for h in headers {
-            chunk.extend_from_slice(h.name);
-            chunk.extend_from_slice(h.value.unwrap_or_default());
+        let values_start = chunk.len();
+        for part in headers.filter_map(|h| h.value) {
+            chunk.extend_from_slice(part);
         }
-        self.payload += need;
+        let plain = is_plain(&chunk[values_start..]);
+        self.payload += payload;
         self.metas.push(Meta {
             offset,
             timestamp_ms,
             timestamp_type,
             leader_epoch,
-            chunk: chunk_index as u32,
+            chunk: chunk_index,
             start: start as u32,
             key: key.map_or(-1, |k| k.len() as i32),
             value: value.map_or(-1, |v| v.len() as i32),
-            headers_bytes: headers_bytes as u32,
-            headers_first,
-            headers_len: self.header_lens.len() as u32 - headers_first,
+            names: self.last_names as u32,
+            values_bytes: values_bytes as u32,
+            values_first,
+            plain,
         });
+        if let Some(Checksums { mut each, mut scratch }) = self.checksums.take() {
+            each.push(self.get(self.len() - 1).checksum(&mut scratch));
+            if scratch.capacity() > SCRATCH {
+                scratch = Vec::new();
+            }
+            self.checksums = Some(Checksums { each, scratch });
+        }
+    }
+
+    /// [`RawRecord::checksum`] of the `i`-th record.
+    ///
+    /// # Panics
+    /// If `i >= len()`.
+    pub fn checksum(&self, i: usize, scratch: &mut Vec<u8>) -> u64 {
+        match &self.checksums {
+            Some(kept) => kept.each[i],
+            None => self.get(i).checksum(scratch),
+        }
+    }
+
+    /// Where these headers' names are already: among the newest sets, and the one that came last.
+    fn names_of<'h>(&self, headers: impl Iterator<Item = Header<'h>> + Clone) -> Option<usize> {
+        let newest = self.names.len().saturating_sub(COMPARED)..self.names.len();
+        let mut candidates = std::iter::once(self.last_names).chain(newest.rev()).filter(|i| *i < self.names.len());
+        candidates.find(|i| headers.clone().map(|h| h.name).eq(self.names(*i).iter()))
+    }
+
+    fn names(&self, i: usize) -> Names<'_> {
+        let at = &self.names[i];
+        let bytes = &self.chunk(at.chunk)[at.start as usize..][..at.bytes as usize];
+        Names { bytes, lens: &self.name_lens[at.lens_first as usize..][..at.len as usize] }
+    }
+
+    fn chunk(&self, i: u32) -> &[u8] {
+        self.chunks.get(i as usize).map_or(&self.open[..], |chunk| chunk)
+    }
+
+    /// Ends the chunk that is being filled: what comes next begins another.
+    pub fn seal(&mut self) {
+        if self.open.capacity() > 0 {
+            self.chunks.push(Bytes::from(std::mem::take(&mut self.open)));
+        }
+    }
+
+    /// The chunks that the records' bytes are in, but for the one that is being filled. Keys, values and headers of
+    /// [`Self::get`] point into them.
+    pub fn chunks(&self) -> &[Bytes] {
+        &self.chunks
     }
 
     pub fn push_record(&mut self, r: &RawRecord<'_>) {
@@ -312,9 +306,14 @@ impl RawBatch {
     }
     /// Memory held, in bytes.
     pub fn memory(&self) -> usize {
-        self.chunks.iter().map(Vec::capacity).sum::<usize>()
+        self.arena
             + self.metas.capacity() * size_of::<Meta>()
-            + self.header_lens.capacity() * size_of::<HeaderLen>()
+            + self.names.capacity() * size_of::<NamesAt>()
+            + (self.name_lens.capacity() + self.value_lens.capacity()) * size_of::<i32>()
+            + self
+                .checksums
+                .as_ref()
+                .map_or(0, |kept| kept.each.capacity() * size_of::<u64>() + kept.scratch.capacity())
     }
 
     /// The `i`-th record pushed.
@@ -323,14 +322,15 @@ impl RawBatch {
     /// If `i >= len()`.
     pub fn get(&self, i: usize) -> RawRecord<'_> {
         let m = &self.metas[i];
-        let mut rest = &self.chunks[m.chunk as usize][m.start as usize..];
+        let mut rest = &self.chunk(m.chunk)[m.start as usize..];
         let mut take = |len: i32| {
             let (head, tail) = rest.split_at(len.max(0) as usize);
             rest = tail;
             (len >= 0).then_some(head)
         };
         let (key, value) = (take(m.key), take(m.value));
-        let lens = &self.header_lens[m.headers_first as usize..][..m.headers_len as usize];
+        let names = self.names(m.names as usize);
+        let value_lens = &self.value_lens[m.values_first as usize..][..names.len()];
         RawRecord {
             offset: m.offset,
             timestamp_ms: m.timestamp_ms,
@@ -338,8 +338,39 @@ impl RawBatch {
             leader_epoch: m.leader_epoch,
             key,
             value,
-            headers: Headers { lens, bytes: &rest[..m.headers_bytes as usize] },
+            headers: Headers { names, values: &rest[..m.values_bytes as usize], value_lens, plain: m.plain },
         }
+    }
+
+    /// Records by their numbers, in this order, which may be any. Those that come next are asked for ahead: from where they
+    /// lie apart no processor guesses it, and a good part of the time went into waiting for memory.
+    ///
+    /// # Panics
+    /// If a number is not below `len()`.
+    pub fn pick<'b>(&'b self, numbers: &'b [u32]) -> impl Iterator<Item = RawRecord<'b>> {
+        numbers.iter().enumerate().map(move |(n, &number)| {
+            let ahead = |by: usize| numbers.get(n + by).and_then(|&next| self.metas.get(next as usize));
+            if let Some(meta) = ahead(2 * AHEAD) {
+                prefetch(std::slice::from_ref(meta));
+            }
+            if let Some(meta) = ahead(AHEAD) {
+                let parts = [meta.key, meta.value].map(|len| len.max(0) as usize);
+                let len = parts.iter().sum::<usize>() + meta.values_bytes as usize;
+                prefetch(&self.chunk(meta.chunk)[meta.start as usize..][..len]);
+                prefetch(
+                    &self.value_lens[meta.values_first as usize..][..self.names[meta.names as usize].len as usize],
+                );
+            }
+            self.get(number as usize)
+        })
+    }
+
+    /// Of the `i`-th record.
+    ///
+    /// # Panics
+    /// If `i >= len()`.
+    pub fn offset(&self, i: usize) -> i64 {
+        self.metas[i].offset
     }
 
     pub fn iter(&self) -> impl ExactSizeIterator<Item = RawRecord<'_>> {
@@ -362,16 +393,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn five_hundred_partitions_are_one_short_line() {
-        let all: Vec<_> = (0..500).map(|p| TopicPartition::new("a", p)).collect();
-        assert_eq!(in_ranges(&all, 8), "a 0-499");
-        assert_eq!(in_ranges(all.iter().step_by(2), 3), "a 0, 2, 4, ...");
-        let some = [("a", 0), ("a", 2), ("b", 3), ("b", 4), ("c", 5)].map(|(t, p)| TopicPartition::new(t, p));
-        assert_eq!(in_ranges(&some, 8), "a 0, 2; b 3-4; c 5");
-        assert_eq!(in_ranges(&[], 8), "");
-    }
-
-    #[test]
     fn bytes_come_back_as_they_went_in() {
         let mut b = RawBatch::new();
         let headers = [
@@ -391,21 +412,71 @@ mod tests {
     }
 
     #[test]
+    fn what_is_picked_ahead_or_kept_is_the_record_itself() {
+        let mut batches = [RawBatch::new(), RawBatch::with_checksums()];
+        let long = vec![b'v'; CHUNK];
+        let texts: [&[u8]; 5] = [b"", b"a", b"12345678", b"123456789\x7f", "größe".as_bytes()];
+        for offset in 0..40 {
+            let value = if offset % 7 == 0 { &long[..] } else { texts[offset % 5] };
+            let values = [Some(texts[offset % 3]), None, Some(texts[offset % 4]), (offset % 2 == 0).then_some(value)];
+            let headers = values.into_iter().map(|value| Header { name: b"h", value });
+            for b in &mut batches {
+                b.push(offset as i64, 5, TimestampType::CreateTime, -1, None, Some(value), headers.clone());
+            }
+        }
+        let numbers: Vec<u32> = (0..40).map(|n| n * 17 % 40).collect();
+        for b in &batches {
+            let picked: Vec<_> = b.pick(&numbers).map(|r| (r.offset, r.value, r.headers.iter().collect())).collect();
+            let got = numbers.iter().map(|n| b.get(*n as usize));
+            let got: Vec<(_, _, Vec<_>)> = got.map(|r| (r.offset, r.value, r.headers.iter().collect())).collect();
+            assert_eq!(picked, got);
+            let (mut scratch, mut of_batch) = (Vec::new(), Vec::new());
+            for (i, record) in b.iter().enumerate() {
+                assert_eq!(b.checksum(i, &mut of_batch), record.checksum(&mut scratch));
+                assert_eq!(b.offset(i), record.offset);
+                let plain = |v: Option<&[u8]>| v.is_none_or(|v| v.iter().all(|b| (1..=0x7f).contains(b)));
+                assert_eq!(record.headers.are_plain(), record.headers.values().all(plain), "{i}");
+            }
+        }
+        assert_eq!(batches[1].pick(&[]).count(), 0);
+        let arena = |b: &RawBatch| b.memory() - b.checksums.as_ref().map_or(0, |kept| 8 * kept.each.capacity());
+        let [without, with] = batches.each_ref().map(arena);
+        assert!(with <= without + SCRATCH, "{with} and {without}: a batch of long records keeps one of them twice");
+    }
+
+    /// Sets of names that differ only in where one name ends, come back after many others, or are as long as a chunk.
+    #[test]
+    fn header_names_are_kept_once_and_come_back_as_they_were() {
+        let long = vec![b'n'; CHUNK + 1];
+        let sets: Vec<Vec<&[u8]>> =
+            vec![vec![b"ab", b"c"], vec![b"a", b"bc"], vec![], vec![b""], vec![b"", b""], vec![&long]];
+        let numbered: Vec<String> = (0..40).map(|n| format!("n{n}")).collect();
+        let all = || sets.iter().cloned().chain(numbered.iter().map(|n| vec![n.as_bytes()]));
+        let mut batch = RawBatch::new();
+        for (i, names) in all().chain(all()).enumerate() {
+            let values = [Some(&b"v"[..]), None];
+            let headers = names.iter().zip(values.into_iter().cycle()).map(|(name, value)| Header { name, value });
+            batch.push(i as i64, 0, TimestampType::CreateTime, 0, None, None, headers.clone());
+            batch.push(i as i64, 0, TimestampType::CreateTime, 0, None, None, headers);
+        }
+        for (i, names) in all().chain(all()).enumerate() {
+            for record in [batch.get(2 * i), batch.get(2 * i + 1)] {
+                let headers: Vec<_> = record.headers.iter().collect();
+                assert_eq!(headers.iter().map(|h| h.name).collect::<Vec<_>>(), names, "{i}");
+                assert!(headers.iter().enumerate().all(|(n, h)| h.value.is_some() == (n % 2 == 0)));
+                let bytes: usize = headers.iter().map(|h| h.name.len() + h.value.map_or(0, <[u8]>::len)).sum();
+                assert_eq!(record.payload_len(), bytes);
+            }
+        }
+        assert!(batch.memory() < 8 * CHUNK, "{}: twice, and not once for each record", batch.memory());
+    }
+
+    #[test]
     fn checksum_tells_null_from_empty() {
         let mut b = RawBatch::new();
         b.push(1, 2, TimestampType::CreateTime, 0, None, Some(b"v"), std::iter::empty());
         b.push(1, 2, TimestampType::CreateTime, 0, Some(b""), Some(b"v"), std::iter::empty());
         let mut scratch = Vec::new();
         assert_ne!(b.get(0).checksum(&mut scratch), b.get(1).checksum(&mut scratch));
-    }
-
-    #[test]
-    fn record_ids_parse_back() {
-        for id in ["default-dlt/7/0", "a.b/0/12@g2"] {
-            assert_eq!(RecordId::parse(id).unwrap().to_string(), id);
-        }
-        for bad in ["", "a/b/c", "a/1", "a/1/2/3", "a/-1/2", "a/1/2@g1", "a/1/+2", "/1/2"] {
-            assert!(RecordId::parse(bad).is_none(), "{bad}");
-        }
     }
 }

@@ -41,6 +41,8 @@ pub struct S3Store {
     prefix: String,
     /// `x-amz-checksum-sha256` was refused once: Content-MD5 alone from then on.
     md5_only: AtomicBool,
+    /// An answer had the SHA-256 that was sent with the body, so the store has computed it: no Content-MD5 from then on.
+    verifies_sha256: AtomicBool,
     /// The last create was refused for what it asks, perhaps `If-None-Match`.
     refuses_condition: AtomicBool,
     /// No condition is sent.
@@ -64,6 +66,7 @@ impl S3Store {
             bucket: bucket.to_owned(),
             prefix: prefix.to_owned(),
             md5_only: AtomicBool::new(false),
+            verifies_sha256: AtomicBool::new(false),
             refuses_condition: AtomicBool::new(false),
             plain: AtomicBool::new(false),
         })
@@ -127,7 +130,7 @@ impl S3Store {
             .bucket(&self.bucket)
             .key(self.full(key))
             .set_if_none_match((!plain).then(|| "*".to_owned()))
-            .content_md5(&sums.md5)
+            .set_content_md5(sums.md5.clone())
             .set_content_type(meta.content_type().map(str::to_owned))
             .body(ByteStream::from(body.clone()));
         if with_sha256 {
@@ -138,7 +141,12 @@ impl S3Store {
         }
         let patient = Config::builder().timeout_config(connect::timeouts(attempt));
         match request.customize().config_override(patient).send().await {
-            Ok(_) => Ok(()),
+            Ok(output) => {
+                if with_sha256 && output.checksum_sha256.as_ref() == Some(&sums.sha256) {
+                    self.verifies_sha256.store(true, Ordering::Relaxed);
+                }
+                Ok(())
+            }
             Err(error) => Err(Answer::read(&error)),
         }
     }
@@ -189,9 +197,10 @@ impl Store for S3Store {
     async fn create(&self, key: &str, body: Bytes, meta: &ObjectMeta) -> Result<Created> {
         self.check_key(key)?;
         meta.check()?;
-        let sums = Checksums::of(&body, meta).await?;
-        let mut conflicts = 0;
         let mut with_sha256 = !self.md5_only.load(Ordering::Relaxed);
+        let with_md5 = !(with_sha256 && self.verifies_sha256.load(Ordering::Relaxed));
+        let mut sums = Checksums::of(&body, meta, with_md5).await?;
+        let mut conflicts = 0;
         loop {
             let plain = self.plain.load(Ordering::Relaxed);
             if plain && self.head(key).await?.is_some() {
@@ -211,11 +220,14 @@ impl Store for S3Store {
                     conflicts += 1;
                 }
                 // The condition stays: without it this would be an overwrite.
-                Err(answer) if with_sha256 && answer.is_checksum_unknown() => with_sha256 = false,
+                Err(answer) if with_sha256 && answer.is_checksum_unknown() => {
+                    with_sha256 = false;
+                    sums = Checksums::of(&body, meta, true).await?;
+                }
                 // Broken on the way it may come through later, but not if it was told a wrong sum.
                 Err(answer)
                     if answer.is_bad_digest()
-                        && sums.sha256 != Checksums::of(&body, &ObjectMeta::default()).await?.sha256 =>
+                        && sums.sha256 != Checksums::of(&body, &ObjectMeta::default(), false).await?.sha256 =>
                 {
                     let text = format!("creating {}/{key}: the sha256 in the metadata is not the body's", self.url);
                     return Err(Error::internal(text));
@@ -328,18 +340,18 @@ impl Store for S3Store {
 
 /// Both sums in the form of their headers.
 struct Checksums {
-    md5: String,
+    md5: Option<String>,
     sha256: String,
 }
 
 impl Checksums {
     /// The SHA-256 in the metadata, where there is one, is taken as the checksum: so the store checks that the
     /// metadata tells the truth, and the body is hashed once less.
-    async fn of(body: &Bytes, meta: &ObjectMeta) -> Result<Self> {
+    async fn of(body: &Bytes, meta: &ObjectMeta, with_md5: bool) -> Result<Self> {
         let known = meta.get("sha256").and_then(unhex);
         let body = body.clone();
         let sums = move || Self {
-            md5: BASE64.encode(Md5::digest(&body)),
+            md5: with_md5.then(|| BASE64.encode(Md5::digest(&body))),
             sha256: BASE64.encode(known.unwrap_or_else(|| Sha256::digest(&body).into())),
         };
         tokio::task::spawn_blocking(sums).await.map_err(|error| Error::internal(format!("checksums: {error}")))
@@ -387,10 +399,10 @@ mod tests {
     #[tokio::test]
     async fn the_sum_in_the_metadata_is_the_one_that_is_sent() {
         let body = Bytes::from_static(b"abc");
-        let plain = Checksums::of(&body, &ObjectMeta::default()).await.unwrap();
-        assert_eq!(plain.md5, "kAFQmDzST7DWlj99KOF/cg==");
+        let plain = Checksums::of(&body, &ObjectMeta::default(), true).await.unwrap();
+        assert_eq!(plain.md5.as_deref(), Some("kAFQmDzST7DWlj99KOF/cg=="));
         assert_eq!(plain.sha256, "ungWv48Bz+pBQUDeXa4iI7ADYaOWF3qctBD/YfIAFa0=");
         let told = ObjectMeta::default().with("sha256", "00".repeat(32));
-        assert_eq!(Checksums::of(&body, &told).await.unwrap().sha256, BASE64.encode([0; 32]));
+        assert_eq!(Checksums::of(&body, &told, false).await.unwrap().sha256, BASE64.encode([0; 32]));
     }
 }

@@ -19,10 +19,10 @@ import sys
 import threading
 import time
 
+import measure  # first: it finds tests/e2e
 import confluent_kafka
 import confluent_kafka.admin
 import e2e
-import measure
 import s3
 
 BARE = os.environ["BARE_BIN"]
@@ -174,7 +174,7 @@ def once(args, archive, source, delivery, result):
     done = measure.measured(restore(archive, target.name, "--delivery", delivery, *SELECTIONS["class and day"]))
     e2e.wait_until("the first record", 10, lambda: target.first, pause=0.01)
     bare, transactions = Target(), ["--transactions", str(BATCH)] if delivery == "transactional" else []
-    alone = float(e2e.run(BARE, e2e.BROKERS, source, bare.name, str(selected), *transactions))
+    alone = float(e2e.run(BARE, "produce", e2e.BROKERS, source, bare.name, str(selected), *transactions))
     bare.rate(selected)  # all are there
     run = {"delivery": delivery, "first_seconds": target.first - begin, "rate": target.rate(selected), "bare_rate": alone} | timed(done)
     result["runs"].append(run)

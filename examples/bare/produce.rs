@@ -1,40 +1,26 @@
 //! Sends the records of one topic to another as fast as librdkafka alone does it: what a restore's speed is measured
 //! against. The records are read into memory first; the clock runs from the first record to the last acknowledgement.
 //!
-//! usage: bare BROKERS FROM TO COUNT [--transactions RECORDS]
-//!
 //! The first COUNT records that FROM gives, each to the partition that it has there. All replicas acknowledge, nothing is
 //! compressed; `--transactions`: idempotent, so many records each.
 
+use crate::Result;
+use crate::consume::{self, PATIENCE};
 use rdkafka::ClientConfig;
-use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::{Message as _, OwnedHeaders, OwnedMessage};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
-use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 use std::time::{Duration, Instant};
 
-const PATIENCE: Duration = Duration::from_secs(60);
-
-type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
-
 fn read(brokers: &str, topic: &str, count: usize) -> Result<Vec<(OwnedMessage, Option<OwnedHeaders>)>> {
-    let consumer: BaseConsumer = ClientConfig::new()
-        .set("bootstrap.servers", brokers)
-        .set("group.id", "bare")
-        .set("enable.auto.commit", "false")
-        .create()?;
-    let metadata = consumer.fetch_metadata(Some(topic), PATIENCE)?;
-    let partitions = metadata.topics().first().map_or(0, |t| t.partitions().len());
-    let mut all = TopicPartitionList::new();
-    for partition in 0..i32::try_from(partitions)? {
-        all.add_partition_offset(topic, partition, Offset::Beginning)?;
-    }
-    consumer.assign(&all)?;
+    let (consumer, _) = consume::of_all(brokers, topic)?;
     let mut records = Vec::with_capacity(count);
     while records.len() < count {
-        let message = consumer.poll(PATIENCE).ok_or("the topic has fewer records")??;
-        let mut owned = message.detach();
+        let mut owned = match consumer.poll(PATIENCE).ok_or("the topic has fewer records")? {
+            Ok(message) => message.detach(),
+            Err(KafkaError::PartitionEOF(_)) => continue,
+            Err(e) => return Err(e.into()),
+        };
         let headers = owned.detach_headers();
         records.push((owned, headers));
     }
@@ -59,16 +45,12 @@ fn send(producer: &BaseProducer, to: &str, (message, headers): (OwnedMessage, Op
     }
 }
 
-fn main() -> Result<()> {
-    let args: Vec<String> = std::env::args().skip(1).collect();
-    let [brokers, from, to, count, rest @ ..] = &args[..] else {
-        return Err("usage: bare BROKERS FROM TO COUNT [--transactions RECORDS]".into());
-    };
-    let records = read(brokers, from, count.parse()?)?;
+pub fn run(brokers: &str, from: &str, to: &str, count: usize, rest: &[&str]) -> Result<()> {
+    let records = read(brokers, from, count)?;
     let mut config = ClientConfig::new();
     config.set("bootstrap.servers", brokers).set("acks", "all").set("compression.type", "none").set("linger.ms", "5");
     let size: usize = match rest {
-        [flag, size] if flag == "--transactions" => {
+        ["--transactions", size] => {
             config.set("transactional.id", to);
             size.parse()?
         }

@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../tests/e2e"))
 import confluent_kafka
 import confluent_kafka.admin
 import e2e
@@ -22,8 +23,33 @@ import proxy
 
 MIB = 1 << 20
 
+# What is printed is tables, for pipes.
+e2e.say = lambda text: print(f"e2e: {text}", file=sys.stderr, flush=True)
 
-Measured = collections.namedtuple("Measured", "out seconds cpu_seconds peak_mib")
+
+def only(text, names):
+    """The names that `--only` has, and nothing else; all for nothing."""
+    wanted = [name for name in text.split(",") if name]
+    if unknown := [name for name in wanted if name not in names]:
+        sys.exit(f"--only: there is no {', '.join(unknown)}; there are {', '.join(names)}")
+    return wanted or list(names)
+
+
+def to_file(path):
+    """Whether a file can be written, found out before an hour is spent on what goes into it."""
+    if path:
+        with open(path, "a"):
+            pass
+    return path
+
+
+def at_least_1(text):
+    if (number := int(text)) < 1:
+        raise argparse.ArgumentTypeError("at least 1")
+    return number
+
+
+Measured = collections.namedtuple("Measured", "out seconds cpu_seconds peak_mib note", defaults=[{}])
 
 
 def measured(command):
