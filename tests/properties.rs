@@ -205,6 +205,39 @@ proptest! {
         }
     }
 
+    /// Two archivers make the same object, whatever their arenas look like.
+    #[test]
+    fn an_object_does_not_depend_on_where_its_records_bytes_lie(
+        records in vec(any_record(), 1..8),
+        times in proptest::sample::select(vec![1, 3, 600]),
+    ) {
+        let context = context(None, 1);
+        let records: Vec<Record> = std::iter::repeat_n(records, times).flatten().collect();
+        let open = batch(&records);
+        let mut sealed = batch(&records);
+        sealed.seal();
+        // In another order, with others between them.
+        let mut shuffled = RawBatch::with_checksums();
+        for i in (0..records.len()).rev() {
+            shuffled.push_record(&open.get(i));
+            shuffled.push(-1, 0, TimestampType::CreateTime, 0, Some(b"between"), None, std::iter::empty());
+            if i % 3 == 0 {
+                shuffled.seal();
+            }
+        }
+        let encode = |raws: &RawBatch, number: &dyn Fn(usize) -> u32| {
+            let mut encoder = Encoder::of_rows(Format::Parquet, &context, records.len() as u64, raws.chunks()).unwrap();
+            let numbers: Vec<u32> = (0..records.len()).map(number).collect();
+            for (raw, r) in raws.pick(&numbers).zip(&records) {
+                encoder.push(&raw, &r.decoded, &r.pipeline).unwrap();
+            }
+            encoder.finish().unwrap()
+        };
+        let expected = encode(&open, &|i| i as u32);
+        prop_assert!(encode(&sealed, &|i| i as u32) == expected);
+        prop_assert!(encode(&shuffled, &|i| 2 * (records.len() - 1 - i) as u32) == expected);
+    }
+
     #[test]
     fn damaged_objects_are_errors_of_kind_corrupt(
         records in vec(any_record(), 1..6),

@@ -6,27 +6,36 @@
 use std::collections::BTreeMap;
 
 /// What objects take beside the batch that they are made of, in parts of it: as one was of late, and half as much again, since
-/// two may differ. Where none was, as much as the batch. One that does not compress among many that do is taken for less
-/// than it is, once, by three eighths of all that it takes at most.
+/// two may differ. Where none was, as much as the batch. JSON lines without compression are some times as large. Those that do
+/// not compress, among many that do, are taken for less than they are, until the first of them is stored.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Share(Option<usize>);
 
 impl Share {
     const WHOLE: usize = 256;
     const LEAST: usize = Self::WHOLE / 4;
+    const MOST: usize = Self::WHOLE * 4;
     /// Footers are most of what smaller batches become.
     const TELLING: usize = 1 << 20;
 
     /// What a batch takes on its way out.
     pub fn on_its_way(self, batch: usize) -> usize {
-        let parts = self.0.unwrap_or(Self::WHOLE);
-        batch.saturating_add(batch / Self::WHOLE * parts + batch % Self::WHOLE)
+        batch.saturating_add((batch / Self::WHOLE).saturating_mul(self.parts()) + batch % Self::WHOLE)
+    }
+
+    /// The largest batch that fits into so much memory with what it becomes.
+    pub fn fits(self, memory: usize) -> usize {
+        memory / (Self::WHOLE + self.parts()) * Self::WHOLE
+    }
+
+    fn parts(self) -> usize {
+        self.0.unwrap_or(Self::WHOLE)
     }
 
     /// After a batch: what grows is believed at once, as the first one is; what shrinks by a quarter each time.
     pub fn learn(&mut self, batch: usize, objects: usize) {
         if batch >= Self::TELLING {
-            let seen = (objects / 2 * 3 / (batch / Self::WHOLE)).clamp(Self::LEAST, Self::WHOLE);
+            let seen = (objects / 2 * 3 / (batch / Self::WHOLE)).clamp(Self::LEAST, Self::MOST);
             self.0 = Some(seen.max(self.0.unwrap_or_default() / 4 * 3));
         }
     }
@@ -74,6 +83,19 @@ pub struct Memory {
     pub budget: usize,
     /// Reading was stopped for want of memory.
     pub full: bool,
+}
+
+impl Memory {
+    /// Beside what has been on its way for long, as a store refuses it or a leader is gone, and may be for hours: others are
+    /// read in what it leaves, and in a quarter of the budget if it leaves less. Where it takes all of the budget there is
+    /// nothing to give.
+    pub fn beside(self, waiting: usize) -> Self {
+        if waiting == 0 || waiting > self.budget {
+            return self;
+        }
+        let budget = (self.budget - waiting).max(self.budget / 4);
+        Self { handed: self.handed.saturating_sub(waiting), budget, ..self }
+    }
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -138,7 +160,7 @@ pub fn decide<K: Copy + Ord>(
             room = room.saturating_sub(l.share.on_its_way(l.open));
             return true;
         }
-        let records = l.open.saturating_add(l.left).min(cut_bytes.max(1));
+        let records = l.open.saturating_add(l.left).min(cut_bytes.max(l.open).max(1));
         let comes_to = l.share.on_its_way(records);
         // One is read though its objects may not fit beside what is on its way, which makes room before they are there; or
         // its records, unless much is on its way, for then that is done soon.
@@ -233,18 +255,42 @@ mod tests {
         assert_eq!(share.on_its_way(128 * MIB), 256 * MIB);
         share.learn(100, 1);
         assert_eq!(share, Share::default(), "a footer tells nothing");
+        assert_eq!([share.fits(192 * MIB) / MIB, share.fits(512 * MIB) / MIB], [96, 256]);
         let learned = |share: &mut Share, objects| {
             share.learn(128 * MIB, objects * MIB);
             share.on_its_way(128 * MIB) / MIB
         };
         assert_eq!([28, 28, 2].map(|mib| learned(&mut share, mib)), [170, 170, 160], "some room is left");
-        assert_eq!([60, 500, 28, 28].map(|mib| learned(&mut share, mib)), [218, 256, 224, 200], "the largest of late");
+        assert_eq!(share.fits(192 * MIB) / MIB, 153);
+        assert_eq!([60, 85, 28, 28].map(|mib| learned(&mut share, mib)), [218, 255, 222, 198], "the largest of late");
+        // As JSON lines do without compression.
+        assert_eq!(learned(&mut share, 256), 512);
+        assert_eq!(share.fits(512 * MIB) / MIB, 128);
+        assert_eq!(learned(&mut share, 9000), 640, "no more is believed");
         let loads = |share| (0..9).map(|key| Load { left: 400 * MIB, share, ..load(key, 0, true) }).collect::<Vec<_>>();
         let memory = |handed| Memory { handed: handed * MIB, budget: 512 * MIB, full: false };
-        (0..9).for_each(|_| share.learn(128 * MIB, 0));
+        (0..19).for_each(|_| share.learn(128 * MIB, 0));
         let read = |share, handed| decide(loads(share), memory(handed), 128 * MIB, None).read.len();
         assert_eq!((read(Share::default(), 256), read(share, 256)), (1, 1));
         assert_eq!((read(Share::default(), 0), read(share, 0)), (2, 3));
+    }
+
+    /// A bucket refused one pipeline's objects: with 169 of 192 MiB on their way for ever, no other partition was read.
+    #[test]
+    fn what_is_on_its_way_for_long_does_not_keep_others_from_being_read() {
+        let read = |memory| decide(vec![load(0, 0, true), load(1, 0, true)], memory, 128, None).read.len();
+        let memory = Memory { handed: 169, budget: 192, full: false };
+        assert_eq!(memory.beside(0), memory);
+        assert_eq!((read(memory), read(memory.beside(169))), (0, 1));
+        let beside = memory.beside(169);
+        assert_eq!((beside.handed, beside.budget), (0, 48));
+        // What is read then is cut, and goes its way.
+        let full = decide(vec![load(0, 49, true)], beside, 128, None);
+        assert_eq!((full.full, full.cut), (true, vec![0]));
+        assert_eq!(Memory { handed: 200, ..memory }.beside(100).budget, 92);
+        // Nothing at all comes through: a budget and a quarter, and then it is enough.
+        let all = Memory { handed: 217, ..memory };
+        assert_eq!((all.beside(217), read(all.beside(217))), (all, 0));
     }
 
     #[test]

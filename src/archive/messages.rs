@@ -3,7 +3,6 @@
 //! Invariant: the memory of a batch that was handed over is let go exactly once, whatever becomes of the task that
 //! has it: when the batch is dropped.
 
-use super::Options;
 use crate::error::{Error, Result};
 use crate::record::{RawBatch, TopicPartition};
 use crate::retention::LogSettings;
@@ -30,14 +29,6 @@ pub struct Due {
     pub end: i64,
     /// So much is waiting that `retention.bytes` is near.
     pub pressing: bool,
-}
-
-/// Settings of the poll thread.
-#[derive(Debug, Clone)]
-pub struct Settings {
-    pub options: Arc<Options>,
-    /// Of all topics, those of other members of the group included.
-    pub partitions: u64,
 }
 
 /// From the poll thread to the partitions' tasks.
@@ -80,6 +71,18 @@ pub enum Command {
         records: usize,
         durable: Option<Durable>,
     },
+    /// So much of the budget is taken for what a partition's task reads itself; see [`Reserved`].
+    Reserve {
+        tp: TopicPartition,
+        assignment: u64,
+        memory: usize,
+    },
+    /// And is free again.
+    Free {
+        tp: TopicPartition,
+        assignment: u64,
+        memory: usize,
+    },
     /// Forget what was read and begin anew.
     Restart {
         tp: TopicPartition,
@@ -112,6 +115,34 @@ pub struct Batch {
     /// Set once it is written.
     pub durable: Option<Durable>,
     pub commands: Sender<Command>,
+}
+
+/// Memory of the budget that no batch has: [`Command::Reserve`] was sent for it, and [`Command::Free`] is when it is dropped.
+pub struct Reserved {
+    tp: TopicPartition,
+    assignment: u64,
+    memory: usize,
+    commands: Sender<Command>,
+}
+
+impl Reserved {
+    pub fn new(tp: &TopicPartition, assignment: u64, memory: usize, commands: &Sender<Command>) -> Self {
+        // The reader is gone only when the run ends.
+        let _ = commands.send(Command::Reserve { tp: tp.clone(), assignment, memory });
+        Self { tp: tp.clone(), assignment, memory, commands: commands.clone() }
+    }
+
+    /// When it is known better.
+    pub fn become_of(&mut self, memory: usize) {
+        *self = Self::new(&self.tp, self.assignment, memory, &self.commands);
+    }
+}
+
+impl Drop for Reserved {
+    fn drop(&mut self) {
+        let (tp, assignment, memory) = (self.tp.clone(), self.assignment, self.memory);
+        let _ = self.commands.send(Command::Free { tp, assignment, memory });
+    }
 }
 
 /// What became of a batch.
@@ -153,5 +184,19 @@ mod tests {
         assert!(task.join().is_err());
         let all: Vec<_> = received.iter().collect();
         assert!(matches!(&all[..], [Command::Done { assignment: 7, memory: 5, durable: None, .. }]));
+    }
+
+    #[test]
+    fn what_is_reserved_is_let_go_once() {
+        let (commands, received) = std::sync::mpsc::channel();
+        let mut reserved = Reserved::new(&TopicPartition::new("t", 3), 7, 5, &commands);
+        reserved.become_of(9);
+        drop((reserved, commands));
+        let told = received.iter().map(|command| match command {
+            Command::Reserve { memory, .. } => memory as i64,
+            Command::Free { memory, .. } => -(memory as i64),
+            _ => panic!("something else"),
+        });
+        assert_eq!(told.collect::<Vec<_>>(), [5, 9, -5, -9]);
     }
 }

@@ -22,6 +22,7 @@ mod rate;
 mod reader;
 mod recovery;
 mod shape;
+mod telling;
 mod writer;
 
 pub use crate::host::now_us;
@@ -45,10 +46,10 @@ use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use futures::{FutureExt, StreamExt};
 use lookout::Lookout;
-use messages::{Batch, Command, Event, Settings};
+use messages::{Batch, Command, Event};
 use partition::{End, Partition};
 use patience::Outages;
-use reader::Reader;
+use reader::{Reader, Settings};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -250,8 +251,8 @@ pub async fn run_on(
     let patience = Patience::new(options.once.then_some(options.wait), stage.clone(), outages);
     let cores = std::thread::available_parallelism().map_or(2, usize::from);
     // Each reads a cut anew, and makes its objects.
-    let recoveries =
-        (options.memory / balance::Share::default().on_its_way(options.policy.max_bytes).max(1)).clamp(1, 2);
+    let largest = topics.iter().map(|t| options.policy_of(&t.name).max_bytes).max().unwrap_or_default();
+    let recoveries = (options.memory / balance::Share::default().on_its_way(largest).max(1)).clamp(1, 2);
     let shared = Arc::new(Shared {
         options,
         group,
@@ -342,10 +343,10 @@ impl Tasks {
                 let (sender, batches) = mpsc::unbounded_channel();
                 self.senders.insert(tp.clone(), sender);
                 let turn = self.turns.entry(tp.clone()).or_default().clone();
-                let partition = Partition::new(self.shared.clone(), tp.clone(), self.patience.clone());
+                let partition = Partition::new(self.shared.clone(), tp.clone(), assignment, self.patience.clone());
                 let task: Task<End> = host::spawn(async move {
                     let _turn = turn.lock().await;
-                    partition.run(assignment, batches).await
+                    partition.run(batches).await
                 });
                 self.running.push(async move { (tp, assignment, task.await) }.boxed());
             }

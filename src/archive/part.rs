@@ -51,6 +51,12 @@ pub struct Part {
     pub placed: bool,
     /// Batches that were handed over and are not done.
     pub jobs: usize,
+    /// Memory of these, and what its task reserved.
+    out: usize,
+    /// When something of that was let go last, or there was none of it.
+    let_go: Instant,
+    /// Memory that its batch may have before it is cut.
+    pub room: usize,
     pub settings: LogSettings,
     /// `retention.bytes` is near.
     pub pressing: bool,
@@ -86,6 +92,9 @@ impl Part {
             paused: true,
             placed: false,
             jobs: 0,
+            out: 0,
+            let_go: host::now(),
+            room: usize::MAX,
             settings: LogSettings::default(),
             pressing: false,
             unread_ms: None,
@@ -132,20 +141,20 @@ impl Part {
         self.last.filter(|last| last.offset + 1 == self.next).map_or(-1, |last| last.leader_epoch)
     }
 
-    /// Takes a record into the open batch, and counts it; the bytes it brought, `None` if it is none of ours.
+    /// Takes a record into the open batch, and counts it; whether it is one of ours.
     ///
     /// # Errors
     /// [`crate::Kind::Corrupt`] if its headers cannot be parsed.
-    pub fn take(&mut self, message: &dyn Incoming, once: bool) -> Result<Option<usize>> {
+    pub fn take(&mut self, message: &dyn Incoming, once: bool) -> Result<bool> {
         let offset = message.offset();
         // Not told to read yet, or fetched before it was told to read from elsewhere.
         if self.state != State::Reading || !self.placed || offset < self.next {
-            return Ok(None);
+            return Ok(false);
         }
         if once && offset >= self.end {
             // Everything below the end was read: what is left below it are markers and the like.
             self.next = self.end;
-            return Ok(None);
+            return Ok(false);
         }
         if self.batch.is_empty() {
             self.since = host::now();
@@ -153,7 +162,7 @@ impl Part {
         let before = self.batch.payload_len();
         message.copy_into(&mut self.batch)?;
         self.next = offset + 1;
-        let Some(record) = self.batch.last() else { return Ok(None) };
+        let Some(record) = self.batch.last() else { return Ok(false) };
         let timestamp = record.timestamp_ms;
         self.last = Some(LastRecord { offset, leader_epoch: record.leader_epoch });
         self.moved = host::now();
@@ -166,7 +175,7 @@ impl Part {
         let bytes = self.batch.payload_len() - before;
         self.read = (self.read.0 + 1, self.read.1 + bytes as u64);
         self.counters.read(1, bytes as u64);
-        Ok(Some(bytes))
+        Ok(true)
     }
 
     /// What the look-out knows. `once`: the end is the one that was seen at start.
@@ -194,6 +203,32 @@ impl Part {
         let mut batch = std::mem::replace(&mut self.batch, RawBatch::with_checksums());
         batch.seal();
         (range.0, range.1, batch)
+    }
+
+    /// So much memory is taken by what is on its way.
+    pub fn hand_over(&mut self, memory: usize) {
+        if self.out == 0 {
+            self.let_go = host::now();
+        }
+        self.out += memory;
+    }
+
+    /// And is free again.
+    pub fn let_go(&mut self, memory: usize) {
+        self.out = self.out.saturating_sub(memory);
+        self.let_go = host::now();
+    }
+
+    /// Memory of what is on its way, if none of it was let go for so long.
+    pub fn waiting(&self, long: Duration) -> usize {
+        if host::since(self.let_go) >= long { self.out } else { 0 }
+    }
+
+    /// Whether the open batch is as large as it may be.
+    pub fn is_full(&self) -> bool {
+        let batch = &self.batch;
+        self.policy.due(batch.len(), batch.payload_len(), Duration::ZERO)
+            || !batch.is_empty() && batch.memory() >= self.room
     }
 
     /// All below `next` is archived.
@@ -287,9 +322,9 @@ mod tests {
     fn what_was_fetched_from_elsewhere_is_not_taken_before_the_consumer_is_told() {
         let mut part = Part::starting(1, Arc::default(), CutPolicy::default(), 0.5);
         part.start(3, None, 9, false);
-        assert_eq!((part.take(&At(5), false).unwrap(), part.next), (None, 3));
+        assert_eq!((part.take(&At(5), false).unwrap(), part.next), (false, 3));
         part.placed = true;
-        assert!(part.take(&At(3), false).unwrap().is_some());
+        assert!(part.take(&At(3), false).unwrap());
         assert_eq!((part.next, part.batch.len()), (4, 1));
     }
 

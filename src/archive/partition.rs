@@ -30,6 +30,8 @@ pub enum End {
 pub struct Partition {
     pub(super) shared: Arc<Shared>,
     pub(super) tp: TopicPartition,
+    /// Its number with the poll thread.
+    pub(super) assignment: u64,
     /// Of the topic; see [`super::generation`].
     pub(super) generation: u32,
     /// Of this generation's ledger.
@@ -40,17 +42,17 @@ pub struct Partition {
 }
 
 impl Partition {
-    pub fn new(shared: Arc<Shared>, tp: TopicPartition, patience: Patience) -> Self {
+    pub fn new(shared: Arc<Shared>, tp: TopicPartition, assignment: u64, patience: Patience) -> Self {
         let prefix = layout::ledger_prefix(&tp.topic, tp.partition, 1);
         let patience = Patience { of: Some(tp.clone()), ..patience };
         let counters = shared.counters.topic(&tp.topic);
-        Self { shared, tp, generation: 1, prefix, counters, patience }
+        Self { shared, tp, assignment, generation: 1, prefix, counters, patience }
     }
 
     /// Runs until `batches` closes or the partition has to stop.
-    pub async fn run(mut self, assignment: u64, mut batches: UnboundedReceiver<Batch>) -> End {
-        let tp = self.tp.clone();
-        let end = match self.start(assignment).await {
+    pub async fn run(mut self, mut batches: UnboundedReceiver<Batch>) -> End {
+        let (tp, assignment) = (self.tp.clone(), self.assignment);
+        let end = match self.start().await {
             Ok(mut writer) => writer.write_all(&mut batches).await,
             Err(e) => Err(e),
         };
@@ -69,7 +71,7 @@ impl Partition {
         }
     }
 
-    async fn start(&mut self, assignment: u64) -> Result<Writer<'_>> {
+    async fn start(&mut self) -> Result<Writer<'_>> {
         let shared = self.shared.clone();
         let _permit = shared.starts.acquire().await.map_err(|_| Error::internal("semaphore closed"))?;
         self.enter_newest_generation().await?;
@@ -90,12 +92,12 @@ impl Partition {
                 self.begin_generation(other).await?;
                 continue;
             }
-            return self.finish_start(assignment, loaded, newest).await;
+            return self.finish_start(loaded, newest).await;
         }
     }
 
     /// The ledger is of this log: what was begun is finished, and reading begins.
-    async fn finish_start(&self, assignment: u64, loaded: Loaded, newest: Option<Intent>) -> Result<Writer<'_>> {
+    async fn finish_start(&self, loaded: Loaded, newest: Option<Intent>) -> Result<Writer<'_>> {
         let mut writer = self.writer(&loaded);
         writer.last = newest.as_ref().map(last_record).transpose()?.flatten();
         writer.make_checkpoints().await?;
@@ -114,7 +116,7 @@ impl Partition {
         self.tell_archived(writer.head.next);
         self.shared.command(Command::Start {
             tp: self.tp.clone(),
-            assignment,
+            assignment: self.assignment,
             offset: writer.head.next,
             last: writer.last,
             end: high,

@@ -5,15 +5,16 @@
 //! where, and each assignment has a number, so that word about an older one is ignored.
 
 use super::balance::{self, Decision, Load, Memory, Shares};
-use super::board::{Board, Standing};
+use super::board::Board;
 use super::cluster::Poll;
-use super::messages::{Batch, Command, Durable, Event, Settings};
+use super::messages::{Batch, Command, Durable, Event};
 use super::part::{Part, State};
+use super::telling::WAITING;
 use super::{Counters, Options};
 use crate::error::{Error, Result};
 use crate::host;
 use crate::kafka::{Polled, Rebalance};
-use crate::record::{TopicPartition, in_ranges};
+use crate::record::TopicPartition;
 use crate::stage::Stage;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
@@ -22,6 +23,14 @@ use std::sync::mpsc::{Receiver, Sender};
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc::UnboundedSender;
 
+/// Settings of the poll thread.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    pub options: Arc<Options>,
+    /// Of all topics, those of other members of the group included.
+    pub partitions: u64,
+}
+
 pub struct Reader {
     consumer: Box<dyn Poll>,
     settings: Settings,
@@ -29,15 +38,15 @@ pub struct Reader {
     commands: Receiver<Command>,
     /// Goes with each batch, which says by it that it is done.
     to_self: Sender<Command>,
-    counters: Arc<Counters>,
-    board: Arc<Board>,
+    pub(super) counters: Arc<Counters>,
+    pub(super) board: Arc<Board>,
     parts: BTreeMap<String, BTreeMap<i32, Part>>,
     assignments: u64,
     /// Memory of batches that were handed over and are not done.
     handed: usize,
     /// What objects take beside the records, by topic.
     shares: Shares,
-    /// Bytes that were read since memory was looked at.
+    /// Memory that was taken since it was looked at.
     unweighed: usize,
     /// Reading is paused until memory is free again.
     full: bool,
@@ -49,18 +58,16 @@ pub struct Reader {
     last_tick: Instant,
     failing_since: Option<Instant>,
     /// The partitions that were told last.
-    told: BTreeSet<TopicPartition>,
+    pub(super) told: BTreeSet<TopicPartition>,
     /// Without any partition since then, and not told yet.
-    waiting_since: Option<Instant>,
+    pub(super) waiting_since: Option<Instant>,
 }
-
-/// A member of the group that has no partition for this long says so.
-const WAITING: Duration = Duration::from_secs(5);
-/// Ranges of partitions that a log line names.
-const NAMED: usize = 10;
 
 /// A partition that is read and brings nothing for this long does not count as behind.
 const STUCK: Duration = Duration::from_secs(30);
+
+/// What is on its way for so long does not keep others waiting for memory.
+const LONG: Duration = Duration::from_secs(60);
 
 const TICK: Duration = Duration::from_millis(200);
 
@@ -96,7 +103,7 @@ impl Reader {
         }
     }
 
-    fn options(&self) -> &Options {
+    pub(super) fn options(&self) -> &Options {
         &self.settings.options
     }
 
@@ -185,14 +192,15 @@ impl Reader {
             let Some(part) = parts.get_mut(message.topic()).and_then(|p| p.get_mut(&message.partition())) else {
                 return;
             };
+            let before = part.batch.memory();
             match part.take(message, once) {
-                Ok(Some(bytes)) => {
-                    *unweighed += bytes;
-                    if part.policy.due(part.batch.len(), part.batch.payload_len(), Duration::ZERO) {
+                Ok(true) => {
+                    *unweighed += part.batch.memory() - before;
+                    if part.is_full() {
                         full_batch = Some(TopicPartition::new(message.topic(), message.partition()));
                     }
                 }
-                Ok(None) => {}
+                Ok(false) => {}
                 Err(e) => broken = Some((TopicPartition::new(message.topic(), message.partition()), e)),
             }
         });
@@ -289,35 +297,6 @@ impl Reader {
         }
     }
 
-    /// One line for each change of what is read.
-    fn tell_partitions(&mut self) {
-        let now: BTreeSet<TopicPartition> = self.each().map(|(tp, _)| tp).collect();
-        let taken: Vec<_> = self.told.difference(&now).collect();
-        let gone = match taken.len() {
-            0 => String::new(),
-            n => format!("; {n} went to other members of the group: {}", in_ranges(taken, NAMED)),
-        };
-        if now.is_empty() {
-            self.tell_waiting(&gone);
-        } else if now != self.told {
-            let what = if now.len() == 1 { "partition" } else { "partitions" };
-            tracing::info!("reading {} {what}: {}{gone}", now.len(), in_ranges(&now, NAMED));
-        }
-        self.waiting_since = None;
-        self.told = now;
-    }
-
-    fn tell_waiting(&self, gone: &str) {
-        if self.counters.vitals.kafka_failing_since_ms().is_some() {
-            tracing::warn!("waiting for partitions: the brokers do not answer{gone}");
-            return;
-        }
-        tracing::info!(
-            "waiting for partitions: other members of the group have them, or one that was killed is still counted until \
-             its session.timeout.ms is over{gone}"
-        );
-    }
-
     fn obey(&mut self, command: Command) {
         match command {
             Command::Start { tp, assignment, offset, last, end } => {
@@ -334,10 +313,25 @@ impl Reader {
                 }
                 if let Some(part) = self.current(&tp, assignment) {
                     part.jobs -= 1;
+                    part.let_go(memory);
                     if let Some(Durable { next, .. }) = durable {
                         part.archived(next);
                         self.consumer.commit(&tp, next, self.stage > Stage::Running);
                     }
+                }
+                self.balance();
+            }
+            Command::Reserve { tp, assignment, memory } => {
+                self.handed += memory;
+                if let Some(part) = self.current(&tp, assignment) {
+                    part.hand_over(memory);
+                }
+                self.balance();
+            }
+            Command::Free { tp, assignment, memory } => {
+                self.handed -= memory;
+                if let Some(part) = self.current(&tp, assignment) {
+                    part.let_go(memory);
                 }
                 self.balance();
             }
@@ -467,6 +461,9 @@ impl Reader {
         let (memory, records) = (self.shares.of(&tp.topic).on_its_way(records.memory()), Arc::new(records));
         let batch = Batch { tp: tp.clone(), assignment, from, to, records, memory, durable: None, commands };
         self.handed += memory;
+        if let Some(part) = self.part(tp) {
+            part.hand_over(memory);
+        }
         self.send(Event::Batch(batch));
     }
 
@@ -476,11 +473,14 @@ impl Reader {
         let parts: Vec<TopicPartition> = self.each().map(|(tp, _)| tp).collect();
         let read = self.counters.get();
         let mean = read.read_bytes.checked_div(read.read_records);
+        let used = self.handed + self.each().map(|(_, p)| p.batch.memory()).sum::<usize>();
+        let budget = self.options().memory;
         let load = |(key, (tp, p)): (usize, (TopicPartition, &Part))| Load {
             key,
             open: p.batch.memory(),
             share: self.shares.of(&tp.topic),
-            reading: p.state == State::Reading,
+            // What waits for its store takes half of the memory at most.
+            reading: p.state == State::Reading && (used <= budget / 2 || p.waiting(LONG) == 0),
             read_now: !p.paused,
             // What does not move though it is read must not keep others waiting.
             behind: p.next < p.end && (p.paused || host::since(p.moved) < STUCK),
@@ -488,9 +488,13 @@ impl Reader {
             expires_ms: p.expires_ms(),
         };
         let loads: Vec<_> = self.each().enumerate().map(load).collect();
-        let used = self.handed + loads.iter().map(|l| l.open).sum::<usize>();
         self.counters.vitals.memory_used.store(used, Relaxed);
-        let memory = Memory { handed: self.handed, budget: self.options().memory, full: self.full };
+        let waiting = self.each().map(|(_, p)| p.waiting(LONG)).sum();
+        let memory = Memory { handed: self.handed, budget, full: self.full }.beside(waiting);
+        for (topic, parts) in &mut self.parts {
+            let room = self.shares.of(topic).fits(memory.budget);
+            parts.values_mut().for_each(|p| p.room = room);
+        }
         let cut_bytes = self.each().map(|(_, p)| p.policy.max_bytes).max().unwrap_or(self.options().policy.max_bytes);
         let Decision { full, cut, read } = balance::decide(loads, memory, cut_bytes, self.late_by);
         self.full = full;
@@ -516,34 +520,6 @@ impl Reader {
         }
     }
 
-    /// Tells how far each partition is.
-    fn publish(&self) {
-        let once = self.options().once;
-        for (tp, part) in self.each() {
-            let standing = match part.state {
-                State::Starting => Standing::Starting,
-                State::Reading => Standing::Reading,
-                State::Finished => Standing::Finished,
-                // Its task says why.
-                State::Stopped => continue,
-            };
-            self.board.update(&tp, |known| {
-                if known.ended != Some(part.assignment) {
-                    known.standing = standing;
-                }
-                if part.state == State::Starting {
-                    return;
-                }
-                known.read = part.next;
-                known.until = once.then_some(part.end);
-                known.oldest_read_ms = part.oldest_read_ms();
-                known.unread_ms = part.unread_ms.or(known.unread_ms);
-                known.record_bytes = part.record_bytes().or(known.record_bytes);
-                known.overdue = part.overdue;
-            });
-        }
-    }
-
     fn send(&self, event: Event) {
         // The receiver ends only with the program.
         let _ = self.events.send(event);
@@ -557,7 +533,7 @@ impl Reader {
         self.part(tp).filter(|p| p.assignment == assignment)
     }
 
-    fn each(&self) -> impl Iterator<Item = (TopicPartition, &Part)> {
+    pub(super) fn each(&self) -> impl Iterator<Item = (TopicPartition, &Part)> {
         self.parts
             .iter()
             .flat_map(|(topic, parts)| parts.iter().map(move |(p, part)| (TopicPartition::new(topic, *p), part)))

@@ -3,6 +3,8 @@
 //! Reads the ledger's range from Kafka again. Invariant: every object that an intent names is created, with the rows
 //! that can be proven by their checksums, or with none; what is gone is a gap in the manifest.
 
+use super::balance::Share;
+use super::messages::Reserved;
 use super::writer::Writer;
 use crate::cut::{self, CutRange};
 use crate::error::{Error, Kind, Result};
@@ -19,10 +21,14 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+/// Bytes of a record of which nothing is known.
+const TYPICAL: usize = 4 << 10;
+/// And of what it is compared with.
+const PROOF: usize = 64;
+
 impl Writer<'_> {
     /// Finishes a cut that was begun: creates every object that its intent names, with the rows that Kafka still has.
     pub(super) async fn recover(&mut self, intent: Intent) -> Result<()> {
-        // What it reads is not in the budget.
         let shared = self.shared().clone();
         let _permit = shared.recoveries.acquire().await.map_err(|_| Error::internal("semaphore closed"))?;
         let tp = self.partition.tp.clone();
@@ -41,7 +47,13 @@ impl Writer<'_> {
         }
         if !absent.is_empty() {
             let objects: Vec<IntentObject> = absent.iter().map(|&i| intent.objects[i].clone()).collect();
+            // How large they are nobody knows before they are read. It may have been cut by a run with more memory.
+            let rows = usize::try_from(objects.iter().map(|o| o.rows).sum::<u64>()).unwrap_or(usize::MAX);
+            let guess = rows.saturating_mul(TYPICAL).min(shared.options.policy_of(&tp.topic).max_bytes);
+            let takes = |records| Share::default().on_its_way(records) + rows.saturating_mul(PROOF);
+            let mut reserved = Reserved::new(&tp, self.partition.assignment, takes(guess), &shared.commands);
             let (records, rows) = self.read_again(&intent, &objects).await?;
+            reserved.become_of(takes(records.memory()));
             if !self.other_log {
                 self.check_topic_id().await?;
             }

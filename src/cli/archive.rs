@@ -107,7 +107,7 @@ pub struct Args {
     retention: Option<Duration>,
 
     /// Memory for records and the objects that they become, over all partitions, at least 4MiB; one cut is at most two
-    /// thirds of it. The program takes some 100MiB besides, and up to 160MiB with many partitions or tiny records
+    /// thirds of it, and 1GiB. The program takes some 100MiB besides, and up to 160MiB with many partitions or tiny records
     #[arg(long, default_value = "512MiB", value_parser = memory, value_name = "SIZE", env = "DLQ_ARCHIVER_MEMORY")]
     memory: usize,
 
@@ -277,10 +277,11 @@ impl Args {
     }
 }
 
-/// A cut that is on its way leaves room for what it becomes, which is a third of it or less but for values that cannot
-/// be compressed. Larger objects are worth that nothing is read meanwhile.
+/// A cut that is on its way leaves room for what it becomes, which is a third of it or less but for values that cannot be
+/// compressed: those are cut smaller. Larger objects are worth that nothing is read meanwhile. Nor may a column have more than 2 GiB
+/// between two looks (Arrow's offsets are int32), or a request for an object more than 5 GiB (S3).
 fn largest_cut(memory: usize) -> usize {
-    memory / 3 * 2
+    (memory / 3 * 2).min(1 << 30)
 }
 
 /// A size that batches and objects fit into.

@@ -72,6 +72,7 @@ struct Parsed {
 }
 
 /// What is restored of a record.
+#[derive(Debug, PartialEq, Eq)]
 pub struct Restorable<'a> {
     pub key: Option<Cow<'a, [u8]>>,
     pub value: Option<Cow<'a, [u8]>>,
@@ -198,9 +199,13 @@ impl Dialects {
     /// All that a restore needs of a record, in one walk: [`Self::original`] and [`Self::strips`].
     pub fn restorable<'a>(&self, topic: &str, raw: &RawRecord<'a>) -> Option<Restorable<'a>> {
         let (walk, values) = self.walk(topic, raw);
-        let (key, value) = self.original_of(&walk, &values, raw)?;
-        let marks = self.on_record(&walk).all(|t| self.tables[t].restore.marks);
-        Some(Restorable { key, value, strips: self.strips_of(&walk, raw), marks })
+        self.restorable_of(&walk, &values, raw)
+    }
+
+    fn restorable_of<'a>(&self, walk: &Walk, values: &Values<'a>, raw: &RawRecord<'a>) -> Option<Restorable<'a>> {
+        let (key, value) = self.original_of(walk, values, raw)?;
+        let marks = self.on_record(walk).all(|t| self.tables[t].restore.marks);
+        Some(Restorable { key, value, strips: self.strips_of(walk, raw), marks })
     }
 
     /// The original's key and value, which some dialects write elsewhere than in the dead letter's own; most have them

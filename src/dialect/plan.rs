@@ -25,7 +25,7 @@ pub(crate) struct Failure {
     /// The table's newest failure, to which the headers belong that are replaced each time.
     pub newest: bool,
     pub reads: Vec<Read>,
-    /// Of the hits that hops are made of.
+    /// Of the hits that hops are made of; none any more in a plan.
     hits: Vec<usize>,
     /// Place among the record's failures: where its last header is.
     position: usize,
@@ -55,6 +55,7 @@ impl Plan {
             // A stack trace is read for the columns only, where it is borrowed.
             let of_newest = |field: Field| i == last || field != Field::ErrorStacktrace;
             failure.reads = planner.failure(failure, |field| of_newest(field) && wanted(field));
+            failure.hits = Vec::new();
         }
         Self { failures, event, restore_count: walk.restore_count }
     }
@@ -117,6 +118,9 @@ impl Planner<'_> {
         let newest = all.last().map(|f| f.table);
         let mut event = Vec::new();
         for t in newest.into_iter().chain((0..self.tables.len()).filter(|t| Some(*t) != newest)) {
+            if self.walk.found[t].hits.is_empty() {
+                continue;
+            }
             let is_wanted = |s: &Slot| {
                 let rule = self.tables[t].fields.get(&s.field);
                 s.field.is_event() && wanted(s.field) && (on_record[t] || rule.is_some_and(|r| r.always))

@@ -3,15 +3,22 @@
 //! Owns the plans that are kept, by the names that they are for. Invariant: a record is decoded as
 //! [`Dialects::decode`] decodes it, whatever came before.
 
-use super::index::{Index, Values};
+use super::index::Values;
 use super::plan::Plan;
-use super::table::Field;
+use super::table::{Field, FieldKind};
 use super::value::Notes;
-use super::{Dialects, Walk};
-use crate::record::{Decoded, Headers, OwnedNames, RawRecord};
+use super::{Dialects, Restorable, Walk};
+use crate::record::{Decoded, Headers, Names, OwnedNames, RawRecord};
+use ahash::{AHashMap, AHashSet};
 
-/// Plans that are kept. A topic's dead letters have as many sets of names as programs write into it.
-const KEPT: usize = 16;
+/// Plans that are kept. A topic's dead letters have as many sets of names as programs write into it, and from a program that
+/// writes them from a map each set comes in many orders. When there are more, all are let go.
+const KEPT: usize = 64;
+/// Headers that all of them are for: a plan takes some 400 bytes for each.
+const KEPT_HEADERS: usize = 4096;
+/// Names that came once are remembered by their hash, so many: where each record has other names, plans are made for that one
+/// and not kept.
+const SEEN: usize = 1024;
 /// Of records with more headers, or longer names in all, no plan is kept.
 const MOST_HEADERS: usize = 256;
 const LONGEST: usize = 16 << 10;
@@ -31,20 +38,72 @@ pub struct TopicDecoder<'t> {
     opted: &'t [usize],
     /// `None`: all.
     wanted: Option<u32>,
-    /// The one that was used last comes first.
+    kept: Kept,
+}
+
+/// The shapes that are kept, and how they are found. Names that have a hash are not yet the names that it was made of.
+#[derive(Default)]
+struct Kept {
     shapes: Vec<Shape>,
+    /// The one that was used last.
+    last: usize,
+    by_hash: AHashMap<u64, usize>,
+    seen: AHashSet<u64>,
+    headers: usize,
+}
+
+impl Kept {
+    /// The shape for these names, made where they come again, or for the first time of all.
+    fn of(&mut self, names: Names<'_>, shape: impl FnOnce() -> Shape) -> Option<&Shape> {
+        if self.shapes.get(self.last).is_none_or(|last| last.names.get() != names) {
+            let hash = self.by_hash.hasher().hash_one(names);
+            self.last = match self.by_hash.get(&hash).copied() {
+                Some(at) if self.shapes[at].names.get() == names => at,
+                Some(_) => return None,
+                None if self.is_new(hash) => return None,
+                None => self.keep(hash, shape()),
+            };
+        }
+        self.shapes.get(self.last)
+    }
+
+    fn is_new(&mut self, hash: u64) -> bool {
+        if self.seen.len() >= SEEN {
+            self.seen.clear();
+        }
+        !self.shapes.is_empty() && self.seen.insert(hash)
+    }
+
+    fn keep(&mut self, hash: u64, shape: Shape) -> usize {
+        let headers = shape.names.get().len();
+        if self.shapes.len() >= KEPT || self.headers + headers > KEPT_HEADERS {
+            self.shapes.clear();
+            self.by_hash.clear();
+            self.headers = 0;
+        }
+        self.headers += headers;
+        self.shapes.push(shape);
+        self.by_hash.insert(hash, self.shapes.len() - 1);
+        self.shapes.len() - 1
+    }
 }
 
 impl<'t> TopicDecoder<'t> {
     pub(super) fn new(dialects: &'t Dialects, topic: &'t str) -> Self {
-        Self { dialects, topic, opted: dialects.opted(topic), wanted: None, shapes: Vec::new() }
+        Self { dialects, topic, opted: dialects.opted(topic), wanted: None, kept: Kept::default() }
     }
 
-    /// The same, reading no more than these fields and what they depend on: of the decoded record only they and the dialect
-    /// are as they should be.
+    pub fn topic(&self) -> &'t str {
+        self.topic
+    }
+
+    /// The same, reading no more than these fields, which are texts, and what they depend on: of the decoded record only they
+    /// and the dialect are as they should be.
     pub(crate) fn only(self, fields: impl IntoIterator<Item = Field>) -> Self {
         let mut wanted = 0;
         for field in fields {
+            // Times that tables take from Kafka's timestamp are not looked at.
+            debug_assert!(field.kind() == FieldKind::Text);
             wanted |= bit(field);
             // What VAST's rules read: `Decoder::vast`.
             match field {
@@ -53,7 +112,7 @@ impl<'t> TopicDecoder<'t> {
                 _ => {}
             }
         }
-        Self { wanted: Some(wanted), shapes: Vec::new(), ..self }
+        Self { wanted: Some(wanted), kept: Kept::default(), ..self }
     }
 
     /// As [`Dialects::decode`].
@@ -66,44 +125,43 @@ impl<'t> TopicDecoder<'t> {
             let decoder = dialects.decoder(plan, values, notes);
             if whole { decoder.decode(topic, partition, raw) } else { decoder.newest_only() }
         };
-        let values = Values::of_headers(raw);
-        if let Some(plan) = self.kept(raw.headers, &values) {
-            return decode(plan, &values, Notes::default());
+        if let Some((shape, values)) = self.kept(raw) {
+            return decode(&shape.plan, &values, Notes::default());
         }
         let wanted = self.wanted;
         let (plan, values, notes) = dialects.plan(self.opted, raw, |field| is_wanted(wanted, field));
         decode(&plan, &values, notes)
     }
 
-    /// The plan for a record with these names, if it depends on nothing else.
-    fn kept(&mut self, headers: Headers<'_>, values: &Values<'_>) -> Option<&Plan> {
-        let index: &Index = &self.dialects.index;
-        if index.reads_payload_for(self.opted) {
-            return None;
+    /// As [`Dialects::restorable`].
+    pub(crate) fn restorable<'a>(&mut self, raw: &RawRecord<'a>) -> Option<Restorable<'a>> {
+        let dialects = self.dialects;
+        if let Some((shape, values)) = self.kept(raw) {
+            return dialects.restorable_of(&shape.walk, &values, raw);
         }
-        match self.shapes.iter().position(|shape| shape.names.get() == headers.names()) {
-            Some(at) => self.shapes[..=at].rotate_right(1),
-            None => {
-                let shape = self.shape(headers)?;
-                self.shapes.truncate(KEPT - 1);
-                self.shapes.insert(0, shape);
-            }
-        }
-        let shape = self.shapes.first()?;
-        (!index.is_structured(&shape.walk, values)).then_some(&shape.plan)
+        dialects.restorable(self.topic, raw)
     }
 
-    fn shape(&self, headers: Headers<'_>) -> Option<Shape> {
-        let names = headers.names();
-        if names.len() > MOST_HEADERS || names.bytes() > LONGEST {
+    /// What is kept for a record with these names, if nothing else decides, and its values.
+    fn kept<'a>(&mut self, raw: &RawRecord<'a>) -> Option<(&Shape, Values<'a>)> {
+        let (dialects, opted, wanted) = (self.dialects, self.opted, self.wanted);
+        let (headers, names) = (raw.headers, raw.headers.names());
+        if dialects.index.reads_payload_for(opted) || names.len() > MOST_HEADERS || names.bytes() > LONGEST {
             return None;
         }
-        let Dialects { tables, index, .. } = self.dialects;
+        let shape = self.kept.of(names, || Shape::new(dialects, opted, wanted, headers))?;
+        let values = Values::of_headers(raw);
+        (!dialects.index.is_structured(&shape.walk, &values)).then_some((shape, values))
+    }
+}
+
+impl Shape {
+    fn new(dialects: &Dialects, opted: &[usize], wanted: Option<u32>, headers: Headers<'_>) -> Self {
+        let Dialects { tables, index, .. } = dialects;
         let mut walk = index.walk_headers(headers);
-        index.leave_out(&mut walk, self.opted);
-        let wanted = self.wanted;
+        index.leave_out(&mut walk, opted);
         let plan = Plan::new(tables, index, &walk, |field| is_wanted(wanted, field));
-        Some(Shape { names: names.to_owned(), plan, walk })
+        Self { names: headers.names().to_owned(), plan, walk }
     }
 }
 
@@ -192,6 +250,45 @@ mod tests {
         prop_oneof![same, proptest::collection::vec((headers, any::<bool>()), 1..20)]
     }
 
+    /// Programs in Go write headers from a map: the same names in ever other orders were planned anew for each record.
+    #[test]
+    fn names_in_many_orders_are_planned_once_each_and_names_that_never_come_again_are_not_kept() {
+        let dialects = Dialects::builtin();
+        let mut decoder = dialects.of_topic("t");
+        let push = |batch: &mut RawBatch, names: &[String]| {
+            let headers = names.iter().map(|name| Header { name: name.as_bytes(), value: Some(b"v") });
+            batch.push(0, 0, TimestampType::CreateTime, 0, None, None, headers);
+        };
+        let mut batch = RawBatch::new();
+        let names: Vec<String> = ["ce_id", "topic_poisoned", "reason_poisoned", "x"].map(String::from).into();
+        for turn in 0..12 {
+            let mut names = names.clone();
+            names.rotate_left(turn % 4);
+            names.swap(0, turn % 3);
+            push(&mut batch, &names);
+        }
+        (0..3).for_each(|_| batch.iter().for_each(|raw| drop(decoder.decode(3, &raw))));
+        assert_eq!(decoder.kept.shapes.len(), 12);
+        let mut others = RawBatch::new();
+        (0..3000).for_each(|n| push(&mut others, &[format!("n{n}")]));
+        others.iter().for_each(|raw| drop(decoder.decode(3, &raw)));
+        assert_eq!(decoder.kept.shapes.len(), 12);
+        assert!(decoder.kept.seen.len() <= SEEN);
+        // Ones that come again take their place, as many as there is room for.
+        let many: Vec<String> = (0..MOST_HEADERS).map(|_| "x".into()).collect();
+        let mut large = RawBatch::new();
+        for n in 0..KEPT {
+            push(&mut large, &[&many[1..], &[format!("n{n}")]].concat());
+        }
+        (0..2).for_each(|_| large.iter().for_each(|raw| drop(decoder.decode(3, &raw))));
+        assert!(decoder.kept.headers <= KEPT_HEADERS && !decoder.kept.shapes.is_empty());
+        let kept = decoder.kept.shapes.len();
+        let mut too_many = RawBatch::new();
+        push(&mut too_many, &[&many[..], &["x".into()]].concat());
+        (0..2).for_each(|_| too_many.iter().for_each(|raw| drop(decoder.decode(3, &raw))));
+        assert_eq!(decoder.kept.shapes.len(), kept);
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..Default::default() })]
         #[test]
@@ -206,6 +303,7 @@ mod tests {
                 let mut decoder = dialects.of_topic(topic);
                 for raw in batch.iter() {
                     prop_assert_eq!(decoder.decode(3, &raw), dialects.decode(topic, 3, &raw));
+                    prop_assert_eq!(decoder.restorable(&raw), dialects.restorable(topic, &raw));
                 }
             }
         }
@@ -214,7 +312,8 @@ mod tests {
         fn what_is_read_of_few_fields_is_what_is_read_of_all(records in records(), fields in 0..1_u32 << Field::ALL.len()) {
             let batch = batch(&records);
             let dialects = Dialects::builtin();
-            let some: Vec<Field> = Field::ALL.into_iter().filter(|f| fields & bit(*f) != 0).collect();
+            let is_drawn = |f: &Field| f.kind() == FieldKind::Text && fields & bit(*f) != 0;
+            let some: Vec<Field> = Field::ALL.into_iter().filter(is_drawn).collect();
             let mut decoder = dialects.of_topic("t").only(some.iter().copied());
             for raw in batch.iter() {
                 let (few, all) = (decoder.decode(3, &raw), dialects.decode("t", 3, &raw));

@@ -137,7 +137,7 @@ impl<'a> Encoder<'a> {
         match &mut self.out {
             Output::Parquet(sink) => {
                 self.row.write(raw, decoded, pipeline, &mut **sink);
-                sink.end_row(raw.payload_len())
+                sink.end_row(raw.payload_len(), raw.headers.len())
             }
             Output::Jsonl(sink) => {
                 self.row.write(raw, decoded, pipeline, &mut **sink);

@@ -17,6 +17,7 @@ use arrow_schema::Schema;
 use bytes::Bytes;
 use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::{ArrowReaderOptions, ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder};
+use parquet::file::metadata::{ColumnChunkMetaData, RowGroupMetaData};
 use parquet::file::statistics::Statistics;
 use std::borrow::Cow;
 use std::ops::ControlFlow;
@@ -25,6 +26,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 /// Uncompressed bytes that are decoded at once, about.
 const BATCH_BYTES: i64 = 8 << 20;
 const BATCH_ROWS: i64 = 1024;
+/// What a value takes at least.
+const VALUE_BYTES: i64 = 32;
 
 /// Returns the rows of groups that were not wanted.
 pub(super) fn read(
@@ -124,10 +127,13 @@ fn open(
             Some(wanted) => pruned(builder, wanted)?,
             None => (builder, 0),
         };
-        let (rows, bytes) = (builder.metadata().row_groups())
-            .iter()
-            .fold((0i64, 0i64), |(r, b), g| (r.saturating_add(g.num_rows()), b.saturating_add(g.total_byte_size())));
-        let batch = (BATCH_BYTES / (bytes / rows.max(1)).max(1)).clamp(1, BATCH_ROWS) as usize;
+        let groups = builder.metadata().row_groups();
+        let sum = |of: fn(&RowGroupMetaData) -> i64| groups.iter().map(of).fold(0, i64::saturating_add);
+        let rows = sum(RowGroupMetaData::num_rows).max(1);
+        // Many headers take next to nothing in a file, and much in memory.
+        let values = sum(|g| g.columns().iter().map(ColumnChunkMetaData::num_values).max().unwrap_or(0));
+        let bytes = sum(RowGroupMetaData::total_byte_size).max(values.saturating_mul(VALUE_BYTES));
+        let batch = (BATCH_BYTES / (bytes / rows).max(1)).clamp(1, BATCH_ROWS) as usize;
         let reader = builder.with_projection(mask).with_batch_size(batch).build().map_err(corrupt)?;
         Ok((reader, skipped))
     })

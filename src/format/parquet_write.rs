@@ -29,6 +29,8 @@ const GROUP_BYTES: usize = 64 << 20;
 /// Rows and bytes that wait in builders.
 const BATCH_ROWS: usize = 4096;
 const BATCH_BYTES: usize = 4 << 20;
+/// What a header takes while it waits, however short it is: views of its name and value, and its places in the list.
+const HEADER_BYTES: usize = 64;
 /// Measured on VAST's dead letters: level 3 takes twice the time, and makes values and headers larger, not smaller.
 const ZSTD: i32 = 1;
 /// Of each column, as all of them wait side by side until theirs are full: with Parquet's usual 1 MiB two objects at a time
@@ -92,10 +94,10 @@ impl Sink {
         column.map(|column| (column, &mut self.arena))
     }
 
-    pub(super) fn end_row(&mut self, payload: usize) -> Result<()> {
+    pub(super) fn end_row(&mut self, payload: usize, headers: usize) -> Result<()> {
         self.column = 0;
         self.batch_rows += 1;
-        self.batch_bytes += payload;
+        self.batch_bytes += payload.max(headers.saturating_mul(HEADER_BYTES));
         if self.batch_rows < BATCH_ROWS && self.batch_bytes < BATCH_BYTES {
             return Ok(());
         }
@@ -312,10 +314,35 @@ impl row::Columns for Sink {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::format::FileContext;
+    use crate::record::{Decoded, Header, RawBatch, TimestampType};
     use arrow_array::StringViewArray;
 
     fn nature(values: impl Iterator<Item = Option<String>>, whole: bool) -> Nature {
         Nature::of(&values.collect::<StringViewArray>(), whole)
+    }
+
+    /// A hundred thousand empty headers a record: by their bytes alone some hundred million waited for a batch to be full.
+    #[test]
+    fn headers_count_however_short_they_are() {
+        let context = FileContext {
+            cluster_id: None,
+            topic: "t",
+            partition: 0,
+            generation: 1,
+            archived_at_us: 0,
+            intent_key: "i",
+            program_version: "0",
+        };
+        let (mut sink, mut row) = (Sink::new(&schema::COLUMNS, &[]).unwrap(), row::Writer::new(&context));
+        let mut batch = RawBatch::new();
+        let headers = (0..100_000).map(|_| Header { name: b"", value: None });
+        batch.push(0, 0, TimestampType::CreateTime, 0, None, None, headers);
+        for _ in 0..3 {
+            row.write(&batch.get(0), &Decoded::default(), "p", &mut sink);
+            sink.end_row(0, 100_000).unwrap();
+            assert_eq!(sink.batch_rows, 0);
+        }
     }
 
     /// Taken for few by a sample, long texts that are rare would be in the object as they are.

@@ -143,7 +143,9 @@ pub fn encode<'r>(format: Format, program_version: &str, rows: impl Iterator<Ite
             let mut sink = parquet_write::Sink::new(&REFETCHED, &metadata)?;
             for row in rows {
                 write(&row, &mut sink);
-                sink.end_row(row.original.as_ref().map_or(0, RawRecord::payload_len))?;
+                let size = |raw: &RawRecord<'_>| (raw.payload_len(), raw.headers.len());
+                let (payload, headers) = row.original.as_ref().map(size).unwrap_or_default();
+                sink.end_row(payload, headers)?;
             }
             sink.finish()
         }

@@ -68,7 +68,6 @@ impl OriginalsReader {
             ("isolation.level", "read_uncommitted"),
             ("fetch.wait.max.ms", "50"),
             ("fetch.message.max.bytes", "4194304"),
-            // A full queue is no reason to wait for a second.
             // Fetch requests are counted there.
             ("statistics.interval.ms", "100"),
         ] {

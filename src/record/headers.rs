@@ -23,7 +23,7 @@ pub struct Headers<'a> {
 }
 
 /// The names of a record's headers, in order: most records of a topic have the same.
-#[derive(Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Names<'a> {
     /// One behind the other.
     pub(super) bytes: &'a [u8],

@@ -125,11 +125,12 @@ impl Building<'_> {
     ) -> Result<bool> {
         let m = cut.manifest();
         let past = self.past.of(&m.topic, m.generation, m.partition);
+        let mut decoder = self.rules.dialects.of_topic(&m.topic);
         for i in skip.min(cut.len())..cut.len() {
             originals.load(cut.offset(i)).await?;
             let full = {
                 let (record, original) = (cut.get(i), originals.at(cut.offset(i)));
-                let judged = self.rules.judge(&record, original.as_ref(), past);
+                let judged = self.rules.judge(&mut decoder, &record, original.as_ref(), past);
                 batcher.push(&record.id, record.decoded.failure_key, judged)
             };
             if let Some(batch) = full

@@ -113,6 +113,7 @@ impl Export {
             }
             let m = cut.manifest();
             let past = past.of(&m.topic, m.generation, m.partition);
+            let mut decoder = self.dialects.of_topic(&m.topic);
             let lacks = (0..cut.len()).any(|i| cut.payload_state(i).lacks_original());
             let known = if lacks { index.of(m).await? } else { Known::default() };
             let mut originals = Originals::new(store.clone(), known);
@@ -124,7 +125,8 @@ impl Export {
                 }
                 let record = cut.get(i);
                 let verdict = loop {
-                    let topic = match self.rules(&targets, &attempts).judge(&record, original, past) {
+                    let rules = self.rules(&targets, &attempts);
+                    let topic = match rules.judge(&mut decoder, &record, original, past) {
                         Err(Skip { why: Why::MissingTarget, target: Some(topic), .. })
                             if !targets.contains_key(&topic) =>
                         {

@@ -132,6 +132,7 @@ impl Restore {
             }
             let m = cut.manifest();
             let past = past.of(&m.topic, m.generation, m.partition);
+            let mut decoder = self.dialects.of_topic(&m.topic);
             let place = (m.topic.clone(), m.partition, m.generation, m.from);
             let drafted = drafted_cuts.get(&place).copied();
             if drafted.is_some_and(|drafted| drafted.selected != cut.len() as u64) {
@@ -142,7 +143,7 @@ impl Restore {
                 )));
             }
             let mut originals = self.originals(&cut, &mut index, drafted).await?;
-            let decide = |limits: &TopicLimits, i: usize, original: Option<&Original<'_>>| {
+            let mut decide = |limits: &TopicLimits, i: usize, original: Option<&Original<'_>>| {
                 let rules = Rules {
                     options: &self.options.rules,
                     headers: &self.headers,
@@ -155,7 +156,7 @@ impl Restore {
                     unwritable: &limits.unwritable,
                     archived: &self.archived,
                 };
-                rules.decide(&cut.get(i), original, past)
+                rules.decide(&mut decoder, &cut.get(i), original, past)
             };
             let mut verdicts = Vec::with_capacity(cut.len());
             each(&cut, &mut originals, |i, original| verdicts.push(decide(&limits, i, original))).await?;

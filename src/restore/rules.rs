@@ -11,7 +11,7 @@ use super::plan::{Partitioning, RuleOptions, Timestamps};
 use super::values::Values;
 use super::why::{Skip, Why};
 use super::window::{Window, is_before};
-use crate::dialect::{Dialects, Restorable, UNKNOWN, restore_target};
+use crate::dialect::{Dialects, Restorable, TopicDecoder, UNKNOWN, restore_target};
 use crate::format::ArchivedRecord;
 use crate::format::refetched::Original;
 use crate::record::{Header, PayloadState, RawRecord};
@@ -70,11 +70,12 @@ impl Rules<'_> {
     /// What becomes of a record, as [`Self::judge`] has it.
     pub fn decide(
         &self,
+        decoder: &mut TopicDecoder<'_>,
         record: &ArchivedRecord<'_>,
         original: Option<&Original<'_>>,
         past: PastPartition<'_>,
     ) -> Verdict {
-        match self.judge(record, original, past) {
+        match self.judge(decoder, record, original, past) {
             Ok((place, made)) => {
                 let (attempt, corrected) = (made.attempt, made.archived_value.is_some());
                 Verdict::Send { place, attempt, corrected, tombstone: made.value.is_none() }
@@ -84,8 +85,10 @@ impl Rules<'_> {
     }
 
     /// Where a record goes and what it is there, or why it is not restored. With its original, that is what is restored.
+    /// `decoder`: of [`Self::dialects`], for the record's topic.
     pub fn judge<'r>(
         &'r self,
+        decoder: &mut TopicDecoder<'_>,
         record: &ArchivedRecord<'r>,
         original: Option<&Original<'r>>,
         past: PastPartition<'_>,
@@ -96,7 +99,8 @@ impl Rules<'_> {
         if !self.options.include_discarded && matches!(past.disposition(id.offset), Disposition::Discarded(_)) {
             return skip(Why::Discarded, None);
         }
-        let decoded = self.dialects.decode(&id.topic, id.partition, &record.raw);
+        debug_assert_eq!(decoder.topic(), id.topic);
+        let decoded = decoder.decode(id.partition, &record.raw);
         // Without the table that it was decoded with, an envelope would go as if it were the record in it.
         let found = |name: &str| decoded.hops.iter().any(|hop| hop.dialect == name);
         if original.is_none() && record.decoded.dialect != UNKNOWN && !found(&record.decoded.dialect) {
@@ -114,7 +118,7 @@ impl Rules<'_> {
         }
         let before = self.attempts.of(record, &decoded);
         let attempt = before.number.saturating_add(1);
-        let made = match self.made(record, original, attempt) {
+        let made = match self.made(decoder, record, original, attempt) {
             Ok(made) => made,
             Err(why) => return skip(why, None),
         };
@@ -179,12 +183,14 @@ impl Rules<'_> {
     /// Why it cannot be told what it is.
     pub fn made<'r>(
         &'r self,
+        decoder: &mut TopicDecoder<'_>,
         record: &ArchivedRecord<'r>,
         original: Option<&Original<'r>>,
         attempt: u32,
     ) -> std::result::Result<Made<'r>, Why> {
-        let (topic, raw) = original.map_or((record.id.topic.as_str(), record.raw), |o| (o.topic, o.raw));
-        let Restorable { key, value, strips, marks } = self.dialects.restorable(topic, &raw).ok_or(Why::NotCopied)?;
+        let raw = original.map_or(record.raw, |o| o.raw);
+        let restorable = original.map_or_else(|| decoder.restorable(&raw), |o| self.dialects.restorable(o.topic, &raw));
+        let Restorable { key, value, strips, marks } = restorable.ok_or(Why::NotCopied)?;
         let headers = self.headers.apply(raw.headers.iter().zip(strips), Sendable { marks, attempt });
         let own = record.raw.value;
         // Of a dead letter that holds the record elsewhere than in its value, lists print what is of no use here.
@@ -192,19 +198,18 @@ impl Rules<'_> {
         let given =
             self.values.get(&record.id).filter(|given| *given != value.as_deref() && !(elsewhere && *given == own));
         let (value, archived_value) = match given {
-            Some(given) if elsewhere && self.is_envelope(record, given) => return Err(Why::WrongValue),
+            Some(given) if elsewhere && is_envelope(decoder, record, given) => return Err(Why::WrongValue),
             Some(given) => (given.map(Cow::Borrowed), Some(value)),
             None => (value, None),
         };
         Ok(Made { raw, key, value, headers, attempt, archived_value })
     }
+}
 
-    /// Whether the record has its original inside of it, with this value in place of its own.
-    fn is_envelope(&self, record: &ArchivedRecord<'_>, value: Option<&[u8]>) -> bool {
-        let raw = RawRecord { value, ..record.raw };
-        let inside = self.dialects.restorable(&record.id.topic, &raw);
-        inside.is_some_and(|inside| inside.value.as_deref() != value)
-    }
+/// Whether the record has its original inside of it, with this value in place of its own.
+fn is_envelope(decoder: &mut TopicDecoder<'_>, record: &ArchivedRecord<'_>, value: Option<&[u8]>) -> bool {
+    let inside = decoder.restorable(&RawRecord { value, ..record.raw });
+    inside.is_some_and(|inside| inside.value.as_deref() != value)
 }
 
 /// A record as it is restored: of `raw` its timestamp and offset.

@@ -60,8 +60,13 @@ impl World {
             archived: &self.archived,
         }
     }
+    fn decoder(&self) -> TopicDecoder<'_> {
+        self.dialects.of_topic("failures")
+    }
     fn decide(&self, batch: &RawBatch, i: usize) -> Verdict {
-        self.rules().decide(&archived(batch, i, PayloadState::Present), None, self.past.of("failures", 1, 0))
+        let mut decoder = self.decoder();
+        let record = archived(batch, i, PayloadState::Present);
+        self.rules().decide(&mut decoder, &record, None, self.past.of("failures", 1, 0))
     }
 }
 
@@ -254,19 +259,26 @@ fn a_headers_only_record_is_restored_as_its_original_where_that_was_read_again()
     let past = || world.past.of("failures", 1, 0);
     let original = |i| Original { topic: "narrow", partition: 0, raw: batch.get(i) };
     let rules = world.rules();
-    assert_eq!(rules.decide(&letter, Some(&original(1)), past()), sent_to("narrow", Some(0)));
+    assert_eq!(rules.decide(&mut world.decoder(), &letter, Some(&original(1)), past()), sent_to("narrow", Some(0)));
     assert_eq!(
-        rules.made(&letter, Some(&original(1)), 1).unwrap().headers.iter().map(|h| h.name).collect::<Vec<_>>(),
+        rules
+            .made(&mut world.decoder(), &letter, Some(&original(1)), 1)
+            .unwrap()
+            .headers
+            .iter()
+            .map(|h| h.name)
+            .collect::<Vec<_>>(),
         [b"own"]
     );
-    assert_eq!(rules.decide(&letter, Some(&original(2)), past()), sent_to("orders", Some(1)));
+    assert_eq!(rules.decide(&mut world.decoder(), &letter, Some(&original(2)), past()), sent_to("orders", Some(1)));
     let mut counts = Counts::default();
     counts.add(&letter, Some(&original(1)), false, &sent_to("narrow", Some(0)));
     assert_eq!((counts.refetched, counts.bare, counts.tombstones), (1, 0, 0));
     // What the target takes is asked of the original.
     world.windows =
         BTreeMap::from([("narrow".into(), Window { keeps_from_ms: NOW - 4, takes_from_ms: 0, needs_key: false })]);
-    let verdict = world.rules().decide(&letter, Some(&original(1)), world.past.of("failures", 1, 0));
+    let verdict =
+        world.rules().decide(&mut world.decoder(), &letter, Some(&original(1)), world.past.of("failures", 1, 0));
     assert_eq!(verdict, skipped(Why::Expired, Some("narrow")));
 }
 
@@ -378,7 +390,7 @@ fn a_headers_only_record_is_never_a_tombstone() {
     let sent = Verdict::Send { place: place("orders", Some(1)), attempt: 1, corrected: false, tombstone: true };
     assert_eq!(world.decide(&batch, 1), sent, "a real tombstone");
     let by_archive = archived(&batch, 1, PayloadState::NotCopied);
-    let verdict = world.rules().decide(&by_archive, None, world.past.of("failures", 1, 0));
+    let verdict = world.rules().decide(&mut world.decoder(), &by_archive, None, world.past.of("failures", 1, 0));
     assert_eq!(verdict, skipped(Why::NotCopied, None), "the archive said so");
 }
 
@@ -440,7 +452,7 @@ proptest! {
             let record = archived(&source, i, PayloadState::Present);
             let judged = match r.skipped {
                 true => Err(Skip::of(Why::UnknownOrigin, None)),
-                false => Ok((Place { topic: "orders".into(), partition: None }, rules.made(&record, None, 1).unwrap())),
+                false => Ok((Place { topic: "orders".into(), partition: None }, rules.made(&mut world.decoder(), &record, None, 1).unwrap())),
             };
             batches.extend(batcher.push(&record.id, [0; 16], judged));
         }
@@ -487,7 +499,7 @@ fn what_was_read_again_and_is_headers_only_itself_is_no_tombstone() {
     batch.push(1, NOW, TimestampType::CreateTime, -1, None, None, group("orders").into_iter());
     let letter = archived(&batch, 0, PayloadState::NotCopied);
     let original = Original { topic: "narrow", partition: 0, raw: batch.get(1) };
-    let verdict = world.rules().decide(&letter, Some(&original), world.past.of("failures", 1, 0));
+    let verdict = world.rules().decide(&mut world.decoder(), &letter, Some(&original), world.past.of("failures", 1, 0));
     assert_eq!(verdict, skipped(Why::NotCopied, None));
 }
 
@@ -497,7 +509,9 @@ fn a_record_of_a_dialect_that_is_not_known_now_is_not_sent_as_it_is() {
     let mut batch = RawBatch::new();
     push(&mut batch, 0, NOW, Some(b"v"), &CONNECT);
     let mut record = archived(&batch, 0, PayloadState::Present);
-    let decide = |record: &ArchivedRecord<'_>| world.rules().decide(record, None, world.past.of("failures", 1, 0));
+    let decide = |record: &ArchivedRecord<'_>| {
+        world.rules().decide(&mut world.decoder(), record, None, world.past.of("failures", 1, 0))
+    };
     record.decoded.dialect = "connect".into();
     assert!(matches!(decide(&record), Verdict::Send { .. }));
     record.decoded.dialect = "lambda".into();

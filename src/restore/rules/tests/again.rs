@@ -17,7 +17,7 @@ fn attempt(world: &World, batch: &RawBatch, failure: u8) -> Option<u32> {
     let mut record = archived(batch, 0, PayloadState::Present);
     record.decoded.failure_key = [failure; 16];
     record.archived_at_us = 10;
-    match world.rules().decide(&record, None, world.past.of("failures", 1, 0)) {
+    match world.rules().decide(&mut world.decoder(), &record, None, world.past.of("failures", 1, 0)) {
         Verdict::Send { attempt, .. } => Some(attempt),
         Verdict::Skip(skip) => {
             assert_eq!(skip.why, Why::Attempts);
@@ -133,7 +133,7 @@ fn a_corrected_value_is_that_of_the_record_and_not_of_its_envelope() {
         let mut values = Values::default();
         values.add(record.id.clone(), Some(value.as_bytes().to_vec())).unwrap();
         let rules = Rules { values: &values, ..world.rules() };
-        let judged = rules.judge(&record, None, world.past.of("failures", 1, 0));
+        let judged = rules.judge(&mut world.decoder(), &record, None, world.past.of("failures", 1, 0));
         judged.map(|(_, made)| (made.value.map(|v| v.into_owned()), made.archived_value.is_some())).map_err(|s| s.why)
     };
     world.options.to = Some("orders".into());
@@ -160,7 +160,7 @@ fn a_corrected_value_is_sent_and_both_hashes_are_listed() {
     let record = archived(&batch, 0, PayloadState::Present);
     world.values.add(record.id.clone(), Some(b"corrected".to_vec())).unwrap();
     let rules = world.rules();
-    let judged = rules.judge(&record, None, world.past.of("failures", 1, 0));
+    let judged = rules.judge(&mut world.decoder(), &record, None, world.past.of("failures", 1, 0));
     let mut batcher = Batcher::new(Limits { records: 1, bytes: 1000 }, 0);
     let sent = batcher.push(&record.id, [0; 16], judged).unwrap();
     assert_eq!(sent.raw.get(0).value, Some(&b"corrected"[..]));
