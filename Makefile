@@ -29,7 +29,7 @@ bench: ## the program against bare loops, on a real Kafka and S3: benches/README
 
 bench-micro: ## one core's speed, step by step: decode, encode, layout, ledger; and instructions a record, with valgrind
 	@cargo bench --quiet
-	@benches/instructions.sh
+	@benches/instructions.sh --optional
 
 fuzz: ## the decoder under cargo-fuzz for FUZZ_SECONDS=300; needs a nightly compiler and cargo-fuzz
 	@cargo +nightly fuzz run --sanitizer none decode fuzz/corpus/decode -- -max_total_time=$(FUZZ_SECONDS) -print_final_stats=1

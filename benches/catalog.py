@@ -2,8 +2,9 @@
 
 usage: catalog.py [--objects N] [--json FILE] [--keep] [--archive URL]
 
-Wants what tests/e2e/e2e.py wants: `benches/run.sh catalog` sees to it. Not run by `make test`: 100,000 objects take about
-ten minutes to make on two idle cores, and 2 GB of disk. `--keep` leaves the archive for `--archive`, which produces nothing.
+Wants what tests/e2e/e2e.py wants, and Linux: `benches/run.sh catalog` sees to it. Not run by `make test`: 100,000 objects take about
+ten minutes to make on two idle cores, and 2 GB of disk. `--keep` leaves the archive for `--archive`, which produces nothing; it
+needs services of `make up`, as others end with the run. Restores in the archive are deleted first, what is made at the end.
 
 The objects are what short cuts make: 16 partitions, 20 pipelines, 10 days, cuts of 60 records with an object for each
 pipeline in them. Each command runs twice: by itself, which is timed, and through a proxy that counts its requests and bytes.
@@ -17,7 +18,6 @@ import sys
 import time
 
 import measure  # first: it finds tests/e2e
-import confluent_kafka.admin
 import e2e
 import s3
 
@@ -27,7 +27,6 @@ RECORDS_AN_OBJECT = 3.1
 MINUTES = ["--since", "2026-10-05T12:00:00Z", "--until", "2026-10-05T12:10:00Z"]
 HOUR = ["--since", "2026-10-05T12:00:00Z", "--until", "2026-10-05T13:00:00Z"]
 AT_ONCE = 4
-ADMIN = confluent_kafka.admin.AdminClient({"bootstrap.servers": e2e.BROKERS})
 
 
 def fill(args):
@@ -37,7 +36,7 @@ def fill(args):
     e2e.say(f"produced in {time.monotonic() - begin:.0f} s")
     done = measure.measured(e2e.archive_command(topic, archive, "--cut-records", str(CUT_RECORDS), "-o", "json"))
     out = json.loads(done.out)
-    ADMIN.delete_topics([topic])[topic].result()
+    measure.delete_topic(topic)
     e2e.say(
         f"{archive}: {out['records']} records, {out['cuts']} cuts, {out['objects']} objects in {done.seconds:.0f} s "
         f"({done.cpu_seconds:.0f} of a core), peak {done.peak_mib:.0f} MiB"
@@ -70,13 +69,6 @@ def commands(archive, target):
         "restore --dry-run, one hour": [*restore, *HOUR],
         "verify --quick": command("verify", archive, "-o", "json", "--quick"),
     }
-
-
-def delete(archive):
-    """As s3.delete, many at a time."""
-    with concurrent.futures.ThreadPoolExecutor(16) as pool:
-        for _ in pool.map(lambda path: s3.request("DELETE", path), s3.sizes(f"{archive}/")):
-            pass
 
 
 def at_once(line):
@@ -114,13 +106,7 @@ def table(rows):
         )
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--objects", type=measure.at_least_1, default=100_000, help="about so many; with fewer than 10,000, up to thrice")
-    parser.add_argument("--json", type=measure.to_file, metavar="FILE")
-    parser.add_argument("--keep", action="store_true", help="leave the archive")
-    parser.add_argument("--archive", metavar="URL", help="one that was left")
-    args = parser.parse_args()
+def look(args):
     archive = args.archive or fill(args)
     s3.delete(f"{archive}/restores/")
     result = {"archive": {}, "commands": []}
@@ -131,21 +117,28 @@ def main():
     target = f"test-{e2e.RUN}-target"
     e2e.create_topic(target, PARTITIONS)
     counted, through = measure.counter(archive)
-    try:
-        runs = [(name, measure.measured, line) for name, line in commands(archive, target).items()]
-        name, _, line = runs[0]
-        runs.append((f"{AT_ONCE} at once: {name}", at_once, line))
-        for name, run, line in runs:
-            result["commands"].append(row(name, run, line, archive, counted, through))
-            print(json.dumps(result["commands"][-1]), file=sys.stderr, flush=True)
-    finally:
-        ADMIN.delete_topics([target])[target].result()
-    table(result["commands"])
-    if args.json:
-        with open(args.json, "w") as file:
-            json.dump(result, file, indent=1)
-    if not args.archive and not args.keep:
-        delete(archive)
+    runs = [(name, measure.measured, line) for name, line in commands(archive, target).items()]
+    name, _, line = runs[0]
+    runs.append((f"{AT_ONCE} at once: {name}", at_once, line))
+    for name, run, line in runs:
+        result["commands"].append(row(name, run, line, archive, counted, through))
+        print(json.dumps(result["commands"][-1]), file=sys.stderr, flush=True)
+    return result
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--objects", type=measure.at_least_1, default=100_000, help="about so many; with fewer than 10,000, up to thrice")
+    parser.add_argument("--json", type=measure.to_file, metavar="FILE")
+    parser.add_argument("--keep", action="store_true", help=measure.KEEP)
+    parser.add_argument("--archive", type=measure.left_archive, metavar="URL", help="one that was left")
+    args = parser.parse_args()
+    with measure.cleaning(args.keep):
+        result = look(args)
+        table(result["commands"])
+        if args.json:
+            with open(args.json, "w") as file:
+                json.dump(result, file, indent=1)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 usage: idle.py [--only latency,shutdown,idle] [--runs N] [--seconds N] [--partitions N] [--json FILE]
 
-Wants what tests/e2e/e2e.py wants: `benches/run.sh idle`. It prints
+Wants what tests/e2e/e2e.py wants, and Linux: `benches/run.sh idle`. Topics and archives are deleted at the end. It prints
 
 - latency: from the broker's acknowledgement of one record, less the cut age, to its data object and its manifest being
   listed in S3. The record comes at a random moment; who asks for the list takes some milliseconds too.
@@ -219,22 +219,23 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="of latency, shutdown, idle")
     parser.add_argument("--runs", type=measure.at_least_1, default=12, help="of each cut age; a third of it for shutdown")
-    parser.add_argument("--seconds", type=int, default=180, help="that idling is watched")
-    parser.add_argument("--partitions", type=int, default=100, help="that are idle")
+    parser.add_argument("--seconds", type=measure.at_least_1, default=180, help="that idling is watched")
+    parser.add_argument("--partitions", type=measure.at_least_1, default=100, help="that are idle")
     parser.add_argument("--json", type=measure.to_file, metavar="FILE")
     args = parser.parse_args()
     rows, only = [], measure.only(args.only, [part.__name__ for part in PARTS])
-    for part in PARTS:
-        if part.__name__ in only:
-            for row in part(args):
-                e2e.say(f"{row['what']}: {row['told']}")
-                rows.append(row)
-    print("| what | median (range) |\n|---|---|")
-    for row in rows:
-        print(f"| {row['what']} | {row['told']} |")
-    if args.json:
-        with open(args.json, "w") as file:
-            json.dump(rows, file, indent=1)
+    with measure.cleaning():
+        for part in PARTS:
+            if part.__name__ in only:
+                for row in part(args):
+                    e2e.say(f"{row['what']}: {row['told']}")
+                    rows.append(row)
+        print("| what | median (range) |\n|---|---|")
+        for row in rows:
+            print(f"| {row['what']} | {row['told']} |")
+        if args.json:
+            with open(args.json, "w") as file:
+                json.dump(rows, file, indent=1)
 
 
 if __name__ == "__main__":

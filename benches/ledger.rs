@@ -53,7 +53,7 @@ impl Cut {
         let groups = cut::group(rows, TOPIC, PARTITION, &tables);
         let intent = common::intent(rows, &groups, format, &tables);
         let objects = intent.objects.iter().zip(&groups).map(|(object, group)| {
-            let rows = group.rows.iter().map(|row| ROWS.get(*row as usize));
+            let rows = ROWS.pick(&group.rows);
             cut::encode_from(ROWS.chunks(), &intent, object, None, rows, format, &tables, "intent")
                 .expect("an object")
                 .object

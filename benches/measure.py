@@ -2,14 +2,18 @@
 
 usage: measure.py memory|old_ledger [--partitions N] [--cuts N] [--memory SIZE]
 
-Wants what e2e.py wants. Not run by `make test`: it takes minutes and gigabytes.
+Wants what e2e.py wants, and Linux. Not run by `make test`: it takes minutes and gigabytes. What it makes is deleted at its end.
 """
 
 import argparse
 import collections
+import concurrent.futures
+import contextlib
 import json
 import os
 import random
+import re
+import signal
 import subprocess
 import sys
 import threading
@@ -20,11 +24,49 @@ import confluent_kafka
 import confluent_kafka.admin
 import e2e
 import proxy
+import s3
 
 MIB = 1 << 20
+ADMIN = confluent_kafka.admin.AdminClient({"bootstrap.servers": e2e.BROKERS})
+KEEP = "leave the archive; of use with services of `make up`: others end with the run"
 
 # What is printed is tables, for pipes.
 e2e.say = lambda text: print(f"e2e: {text}", file=sys.stderr, flush=True)
+
+# `finally` is run then, too.
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+
+
+def delete_topic(topic):
+    """If it is there."""
+    try:
+        ADMIN.delete_topics([topic])[topic].result()
+    except confluent_kafka.KafkaException as e:
+        if e.args[0].code() != confluent_kafka.KafkaError.UNKNOWN_TOPIC_OR_PART:
+            raise
+
+
+def delete(url):
+    """As s3.delete, many at a time."""
+    with concurrent.futures.ThreadPoolExecutor(16) as pool:
+        for _ in pool.map(lambda path: s3.request("DELETE", path), s3.sizes(url)):
+            pass
+
+
+@contextlib.contextmanager
+def cleaning(keep=False):
+    """Deletes what this run made, however it ends: its topics, and its archives unless they are to be kept."""
+    try:
+        yield
+    finally:
+        e2e.end_started()
+        for process in e2e.STARTED:
+            process.wait()
+        if not keep:
+            delete(f"s3://{e2e.BUCKET}/e2e-{e2e.RUN}/")
+        for topic in ADMIN.list_topics(timeout=10).topics:
+            if topic.startswith(f"test-{e2e.RUN}-"):
+                delete_topic(topic)
 
 
 def only(text, names):
@@ -49,6 +91,13 @@ def at_least_1(text):
     return number
 
 
+def left_archive(url):
+    """The address of an archive that such a script left. Restores of others are not for it to delete."""
+    if not re.fullmatch(r"s3://[^/]+/e2e-[^/]+/[^/]+/?", url):
+        raise argparse.ArgumentTypeError(f"{url} is not one that --keep left, which are below s3://BUCKET/e2e-")
+    return url.rstrip("/")
+
+
 Measured = collections.namedtuple("Measured", "out seconds cpu_seconds peak_mib note", defaults=[{}])
 
 
@@ -69,9 +118,14 @@ def measured(command):
             time.sleep(0.02)
 
     threading.Thread(target=watch, daemon=True).start()
-    out = process.stdout.read()
-    _, status, usage = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
+    try:
+        out = process.stdout.read()
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+    finally:
+        # It does not outlive this process, whatever ends that.
+        process.kill()
+        process.wait()
     if process.returncode != 0:
         e2e.fail(f"{' '.join(command)} ended with {process.returncode}")
     return Measured(out, time.monotonic() - begin, usage.ru_utime + usage.ru_stime, peak / 1024)
@@ -80,9 +134,8 @@ def measured(command):
 def memory(args):
     """Partitions of records of 1 MiB each: peak memory of `archive --once`."""
     topic, archive, each = f"test-{e2e.RUN}-large-dlq", e2e.archive_url("memory"), 4
-    admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": e2e.BROKERS})
     config = {"max.message.bytes": str(2 * MIB), "retention.ms": "-1", "segment.bytes": str(16 * MIB)}
-    admin.create_topics([confluent_kafka.admin.NewTopic(topic, args.partitions, 1, config=config)])[topic].result()
+    ADMIN.create_topics([confluent_kafka.admin.NewTopic(topic, args.partitions, 1, config=config)])[topic].result()
     producer = confluent_kafka.Producer(
         {"bootstrap.servers": e2e.BROKERS, "message.max.bytes": 2 * MIB, "queue.buffering.max.kbytes": 64 * 1024, "topic.metadata.refresh.interval.ms": 5000}
     )
@@ -138,11 +191,12 @@ def old_ledger(args):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["memory", "old_ledger"])
-    parser.add_argument("--partitions", type=int, default=500)
-    parser.add_argument("--cuts", type=int, default=50_000)
+    parser.add_argument("--partitions", type=at_least_1, default=500)
+    parser.add_argument("--cuts", type=at_least_1, default=50_000)
     parser.add_argument("--memory", default="256MiB")
     args = parser.parse_args()
-    globals()[args.what](args)
+    with cleaning():
+        globals()[args.what](args)
 
 
 if __name__ == "__main__":

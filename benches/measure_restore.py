@@ -1,9 +1,10 @@
 """How fast a hundredth of a large archive is restored, chosen by error class and day; against librdkafka alone.
 
-usage: measure_restore.py [--records N] [--runs N] [--json FILE] [--archive URL]
+usage: measure_restore.py [--records N] [--runs N] [--json FILE] [--keep] [--archive URL]
 
-Wants what e2e.py wants, and BARE_BIN (the example). Not run by `make test`: 5,000,000 records take a quarter of an hour, and 6 GB of
-disk for a while. `--archive`: one that an earlier call left, nothing is produced. It prints
+Wants what e2e.py wants, BARE_BIN (the example) and Linux. Not run by `make test`: 5,000,000 records take a quarter of an hour, and 6
+GB of disk for a while. `--keep` leaves the archive for `--archive`, which produces nothing; it needs services of `make up`, as
+others end with the run. Restores in the archive are deleted first, what is made at the end. It prints
 
 - objects and bytes of the archive, and how many are read by which command: counted by a proxy, in a run of its own;
 - the time from a restore's start to its first record that a reader of committed records gets;
@@ -35,12 +36,11 @@ SELECTIONS = {
     "class of one pipeline": ["--error-class", "com.example.function07.QuotaException"],
     "rare class": ["--error-class", "OutOfMemoryError"],
 }
-ADMIN = confluent_kafka.admin.AdminClient({"bootstrap.servers": e2e.BROKERS})
 
 
 def create(topic, config):
     new = confluent_kafka.admin.NewTopic(topic, PARTITIONS, 1, config={"retention.ms": "-1"} | config)
-    ADMIN.create_topics([new])[topic].result()
+    measure.ADMIN.create_topics([new])[topic].result()
 
 
 def consumer(topic):
@@ -66,7 +66,7 @@ class Target:
         threading.Thread(target=self.watch, daemon=True).start()
 
     def has_leaders(self):
-        topic = ADMIN.list_topics(self.name, 10).topics[self.name]
+        topic = measure.ADMIN.list_topics(self.name, 10).topics[self.name]
         return len(topic.partitions) == PARTITIONS and all(p.leader >= 0 for p in topic.partitions.values())
 
     def watch(self):
@@ -93,7 +93,7 @@ class Target:
         return 1000 * len(times) / max(1, max(times) - min(times))
 
     def delete(self):
-        ADMIN.delete_topics([self.name])[self.name].result()
+        measure.delete_topic(self.name)
 
 
 def command(name, archive, *more):
@@ -116,7 +116,7 @@ def fill(args):
     out = json.loads(done.out)
     if out["records"] != args.records:
         e2e.fail(f"{out['records']} of {args.records} records archived")
-    ADMIN.delete_topics([topic])[topic].result()
+    measure.delete_topic(topic)
     e2e.say(f"{archive}: {out['cuts']} cuts, {out['objects']} objects in {done.seconds:.0f} s ({done.cpu_seconds:.0f} of a core), peak {done.peak_mib:.0f} MiB")
     return archive
 
@@ -188,13 +188,7 @@ def once(args, archive, source, delivery, result):
     s3.delete(f"{archive}/restores/")
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--records", type=int, default=5_000_000)
-    parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--json")
-    parser.add_argument("--archive")
-    args = parser.parse_args()
+def measured(args):
     archive = args.archive or fill(args)
     s3.delete(f"{archive}/restores/")
     sizes = {folder: list(s3.sizes(f"{archive}/{folder}/").values()) for folder in ("data", "ledger")}
@@ -210,10 +204,22 @@ def main():
         median = {key: statistics.median(run[key] for run in runs) for key in ("first_seconds", "seconds", "cpu_seconds", "rate", "bare_rate", "peak_mib")}
         result[delivery] = median | {"ratio": statistics.median(run["rate"] / run["bare_rate"] for run in runs)}
         print(f"{delivery}: median {json.dumps({key: round(value, 3) for key, value in result[delivery].items()})}")
-    source.delete()
-    if args.json:
-        with open(args.json, "w") as file:
-            json.dump(result, file, indent=1)
+    return result
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--records", type=measure.at_least_1, default=5_000_000)
+    parser.add_argument("--runs", type=measure.at_least_1, default=3)
+    parser.add_argument("--json", type=measure.to_file, metavar="FILE")
+    parser.add_argument("--keep", action="store_true", help=measure.KEEP)
+    parser.add_argument("--archive", type=measure.left_archive, metavar="URL", help="one that was left")
+    args = parser.parse_args()
+    with measure.cleaning(args.keep):
+        result = measured(args)
+        if args.json:
+            with open(args.json, "w") as file:
+                json.dump(result, file, indent=1)
 
 
 if __name__ == "__main__":

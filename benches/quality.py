@@ -4,7 +4,8 @@ usage: quality.py [--records N] [--json FILE] [--keep] [--archive URL]
 
 Wants what tests/e2e/e2e.py wants, and BARE_BIN as measure_restore.py does: `benches/run.sh quality` sees to it. Not run by
 `make test`: 5,000,000 records take five minutes on two idle cores, and 6 GB of disk for a while. `--keep` leaves the archive for
-`--archive`, which produces nothing, and takes what measure_restore.py left, too. It prints
+`--archive`, which produces nothing, and takes what measure_restore.py left, too; it needs services of `make up`, as others end
+with the run. What is made is deleted at the end. It prints
 
 - bytes a record, and what they are: each column of all objects, bloom filters, page indexes, footers;
 - how large objects, row groups and pages are. Pages are counted by their headers, in some objects;
@@ -240,13 +241,7 @@ def tables(result):
         )
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--records", type=measure.at_least_1, default=5_000_000, help="with few, objects are so small that engines read all of them")
-    parser.add_argument("--json", type=measure.to_file, metavar="FILE")
-    parser.add_argument("--keep", action="store_true", help="leave the archive")
-    parser.add_argument("--archive", metavar="URL", help="one that was left")
-    args = parser.parse_args()
+def look(args):
     archive = args.archive or measure_restore.fill(args)
     paths = s3.sizes(f"{archive}/data/")
     db, glob = connect(), f"{archive}/data/*/*/*.parquet"
@@ -258,12 +253,22 @@ def main():
     day = max(path.split("/dt=")[1].split("/")[0] for path in paths)
     about = result["archive"]
     asked(archive, questions(archive, day, about["records"]), about["bytes"], result)
-    tables(result)
-    if args.json:
-        with open(args.json, "w") as file:
-            json.dump(result, file, indent=1)
-    if not args.archive and not args.keep:
-        s3.delete(f"{archive}/")
+    return result
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--records", type=measure.at_least_1, default=5_000_000, help="with few, objects are so small that engines read all of them")
+    parser.add_argument("--json", type=measure.to_file, metavar="FILE")
+    parser.add_argument("--keep", action="store_true", help=measure.KEEP)
+    parser.add_argument("--archive", type=measure.left_archive, metavar="URL", help="one that was left")
+    args = parser.parse_args()
+    with measure.cleaning(args.keep):
+        result = look(args)
+        tables(result)
+        if args.json:
+            with open(args.json, "w") as file:
+                json.dump(result, file, indent=1)
 
 
 if __name__ == "__main__":

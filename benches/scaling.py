@@ -1,15 +1,16 @@
-"""What `archive --once` costs by record size, partitions, pipelines and backlog: CPU per GB, and peak memory.
+"""What `archive --once` costs by record size, partitions, pipelines, backlog and content: CPU per GB, and peak memory.
 
-usage: scaling.py [--only start,a,b,c,d] [--memory SIZE,...] [--scale X] [--runs N] [--json FILE]
+usage: scaling.py [--only start,a,b,c,d,e] [--memory SIZE,...] [--scale X] [--runs N] [--json FILE]
 
-Wants what tests/e2e/e2e.py wants: `benches/run.sh scaling`. One thing changes at a time, everything else stays at the base:
+Wants what tests/e2e/e2e.py wants, and Linux: `benches/run.sh scaling`. One thing changes at a time, everything else stays at the base:
 values of 1 KB, 8 partitions, 1 pipeline, about half a GB. Each case is a topic of its own, drained once for each memory
 budget; topic and archive are deleted behind it.
 
 Records are those of a Kafka Connect sink: a key, a JSON value that compresses to about half, and the context headers without
 the stack trace, 0.45 KB. `100 B alone` has neither headers nor key. GB and MB are keys, values and headers, as Kafka has
-them, in powers of ten. A pipeline is a connector, drawn at random; `summary` has to find as many as there are. `over` is
-the peak less the budget. `start` is an archive of 10 records: what the program takes before anything.
+them, in powers of ten. A pipeline is a connector: each once, then drawn at random; `summary` has to find as many as there are.
+`over` is the peak less the budget. `start` is an archive of 10 records: what the program takes before anything. Values of `e` are
+random bytes, 10 KB each, all in one partition: nothing gets smaller, and objects are as large as they can be.
 """
 
 import argparse
@@ -17,6 +18,7 @@ import base64
 import collections
 import json
 import random
+import re
 import statistics
 import sys
 import time
@@ -25,14 +27,12 @@ import measure  # first: it finds tests/e2e
 import confluent_kafka
 import confluent_kafka.admin
 import e2e
-import s3
 
-ADMIN = confluent_kafka.admin.AdminClient({"bootstrap.servers": e2e.BROKERS})
 FIRST_MS = 1_791_331_200_000  # 2026-10-07 (UTC); all records are of that day
 DAY_MS = 86_400_000
-SIZES = {"100 B": 100, "1 KB": 1000, "100 KB": 100_000, "1 MB": 1_000_000}
 
-Case = collections.namedtuple("Case", "part name records size partitions pipelines headers", defaults=[1000, 8, 1, True])
+# `flags` are those of `archive`.
+Case = collections.namedtuple("Case", "part name records size partitions pipelines headers random flags", defaults=[1000, 8, 1, True, False, ()])
 
 
 def cases(scale):
@@ -51,6 +51,8 @@ def cases(scale):
         yield Case("c", f"{pipelines} pipelines", base, pipelines=pipelines)
     for millions in (1, 2, 5):
         yield Case("d", f"{millions},000,000 records", n(millions * 1_000_000), 100)
+    for name, flags in (("Parquet", ()), ("JSONL, plain", ("--format", "jsonl", "--compression", "none"))):
+        yield Case("e", f"random bytes, {name}", n(50_000), 10_000, partitions=1, random=True, flags=flags)
 
 
 class Letters:
@@ -61,11 +63,15 @@ class Letters:
 
     def __init__(self, case):
         self.case, self.chance = case, random.Random(1)
+        noise = random.Random(2).randbytes(12 << 20)
         # Base64 has 6 bits in 8: with a third that repeats, half is left.
-        self.noise = base64.b64encode(random.Random(2).randbytes(12 << 20))
+        self.noise = noise if case.random else base64.b64encode(noise)
         self.filler = b"The quick brown fox jumps over the lazy dog. " * (case.size // 3 // 45 + 1)
 
     def value(self, n):
+        if self.case.random:
+            at = self.chance.randrange(len(self.noise) - self.case.size)
+            return self.noise[at : at + self.case.size]
         begin = b'{"id": %d, "data": "' % n
         left = max(0, self.case.size - len(begin) - 16)
         at = self.chance.randrange(len(self.noise) - left)
@@ -77,6 +83,8 @@ class Letters:
         if not self.case.headers:
             return None, value, None
         pipeline, error = self.chance.randrange(self.case.pipelines), self.ERRORS[n % 7 % 4]
+        if n < self.case.pipelines:
+            pipeline = n
         prefix = "__connect.errors."
         headers = [
             (prefix + "topic", b"orders"),
@@ -94,7 +102,7 @@ class Letters:
 
 def create(name, partitions):
     config = {"retention.ms": "-1", "max.message.bytes": str(2 << 20)}
-    ADMIN.create_topics([confluent_kafka.admin.NewTopic(name, partitions, 1, config=config)])[name].result()
+    measure.ADMIN.create_topics([confluent_kafka.admin.NewTopic(name, partitions, 1, config=config)])[name].result()
 
 
 def fill(topic, case):
@@ -123,11 +131,11 @@ def archive(topic, case, memory):
     """One run on a fresh archive, which is deleted."""
     url = e2e.archive_url(f"scaling-{memory}")
     try:
-        done = measure.measured(e2e.archive_command(topic, url, "--memory", memory, "-o", "json"))
+        done = measure.measured(e2e.archive_command(topic, url, "--memory", memory, "-o", "json", *case.flags))
         out = json.loads(done.out)
         summary = json.loads(e2e.run(e2e.BIN, "summary", "--archive", url, "--by", "pipeline", "-o", "json", "--quiet"))
     finally:
-        s3.delete(f"{url}/")
+        measure.delete(f"{url}/")
     if out["records"] != case.records:
         e2e.fail(f"{case.name}: {out['records']} of {case.records} records archived")
     found, wanted = len(summary["groups"]), min(case.pipelines, case.records)
@@ -135,6 +143,19 @@ def archive(topic, case, memory):
         e2e.fail(f"{case.name}: {found} pipelines of {wanted}")
     figures = {key: out[key] for key in ("records", "cuts", "objects", "bytes_read", "bytes_stored")}
     return figures | {"cpu": done.cpu_seconds, "wall": done.seconds, "peak_mib": done.peak_mib}
+
+
+def budgets(text):
+    sizes = text.split(",")
+    if wrong := [size for size in sizes if not re.fullmatch(r"[1-9][0-9]*(MiB|GiB)", size)]:
+        raise argparse.ArgumentTypeError(f"{wrong[0]!r} is no budget: whole MiB or GiB, such as 512MiB,1GiB")
+    return sizes
+
+
+def scale(text):
+    if not (number := float(text)) > 0:
+        raise argparse.ArgumentTypeError("above 0")
+    return number
 
 
 def mebibytes(size):
@@ -204,37 +225,35 @@ def measured(case, memories, runs):
 
 
 def delete(topic):
-    try:
-        ADMIN.delete_topics([topic])[topic].result()
-    except confluent_kafka.KafkaException:
-        return  # it was never made
+    measure.delete_topic(topic)
     # The next case has the same name.
-    e2e.wait_until(f"{topic} is gone", 60, lambda: topic not in ADMIN.list_topics(timeout=10).topics, pause=0.2)
+    e2e.wait_until(f"{topic} is gone", 60, lambda: topic not in measure.ADMIN.list_topics(timeout=10).topics, pause=0.2)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default="", help="parts: start, a (sizes), b (partitions), c (pipelines), d (backlogs)")
-    parser.add_argument("--memory", default="512MiB,192MiB", help="budgets")
-    parser.add_argument("--scale", type=float, default=1.0, help="records of each case, times this")
+    parser.add_argument("--only", default="", help="parts: start, a (sizes), b (partitions), c (pipelines), d (backlogs), e (random bytes)")
+    parser.add_argument("--memory", type=budgets, default="512MiB,192MiB", help="budgets")
+    parser.add_argument("--scale", type=scale, default=1.0, help="records of each case, times this")
     parser.add_argument("--runs", type=measure.at_least_1, default=1, help="of each case and budget; medians, and the highest peak")
     parser.add_argument("--json", type=measure.to_file, metavar="FILE")
     args = parser.parse_args()
-    (rows, seen), only = ([], {}), measure.only(args.only, ["start", "a", "b", "c", "d"])
-    for case in cases(args.scale):
-        if case.part not in only:
-            continue
-        same = case._replace(part="", name="")
-        # The base is a case of three parts, and measured once.
-        if same not in seen:
-            seen[same] = measured(case, args.memory.split(","), args.runs)
-            for found in seen[same]:
-                e2e.say("  " + ", ".join(f"{key} {found[key]:.2f}" for key in ("cpu", "cpu_per_gb", "wall", "peak_mib")) + f" ({found['memory']})")
-        rows += [found | {"part": case.part, "case": case.name} for found in seen[same]]
-    table(rows)
-    if args.json:
-        with open(args.json, "w") as file:
-            json.dump(rows, file, indent=1)
+    (rows, seen), only = ([], {}), measure.only(args.only, ["start", "a", "b", "c", "d", "e"])
+    with measure.cleaning():
+        for case in cases(args.scale):
+            if case.part not in only:
+                continue
+            same = case._replace(part="", name="")
+            # The base is a case of three parts, and measured once.
+            if same not in seen:
+                seen[same] = measured(case, args.memory, args.runs)
+                for found in seen[same]:
+                    e2e.say("  " + ", ".join(f"{key} {found[key]:.2f}" for key in ("cpu", "cpu_per_gb", "wall", "peak_mib")) + f" ({found['memory']})")
+            rows += [found | {"part": case.part, "case": case.name} for found in seen[same]]
+        table(rows)
+        if args.json:
+            with open(args.json, "w") as file:
+                json.dump(rows, file, indent=1)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,8 @@
 usage: stages.py [--records N] [--profile FILE]
 
 Wants what bench.py wants, and Linux's perf. `--profile`: one that `perf record -e cpu-clock --call-graph dwarf` left, nothing
-is run. A sample belongs to the first stage in the table below one of whose words is in its stack.
+is run. Else topic and archive are deleted at the end. A sample belongs to the first stage in the table below one of whose words
+is in its stack.
 """
 
 import argparse
@@ -29,6 +30,8 @@ STAGES = [
 def samples(profile):
     """Thread and stack of each."""
     script = subprocess.run(["perf", "script", "--no-inline", "-i", profile, "-F", "comm,ip,sym"], capture_output=True, text=True)
+    if script.returncode != 0:
+        sys.exit(f"stages: perf script ended with {script.returncode}:\n{script.stderr[-4000:]}")
     for block in script.stdout.split("\n\n"):
         lines = block.strip("\n").split("\n")
         if lines and lines[0].strip():
@@ -48,7 +51,9 @@ def table(profile):
         name = stage(thread, stack)
         counts[name] += 1
         kernel[name] += bool(re.match(r"\s*ffff", stack))
-    total = sum(counts.values()) or 1
+    total = sum(counts.values())
+    if total == 0:
+        sys.exit(f"stages: {profile} has no samples")
     print("| stage | share | of it in the kernel |\n|---|---|---|")
     for name, count in counts.items():
         print(f"| {name} | {100 * count / total:.1f} % | {100 * kernel[name] / total:.1f} % |")
@@ -61,17 +66,15 @@ def main():
     args = parser.parse_args()
     if args.profile:
         return table(args.profile)
-    import measure  # noqa: F401  it finds tests/e2e
+    import measure  # first: it finds tests/e2e
     import e2e
-    import s3
 
-    topic, archive = e2e.produce("stages-dlq", 8, args.records), e2e.archive_url("stages")
-    with tempfile.TemporaryDirectory() as folder:
+    with measure.cleaning(), tempfile.TemporaryDirectory() as folder:
+        topic, archive = e2e.produce("stages-dlq", 8, args.records), e2e.archive_url("stages")
         profile = os.path.join(folder, "perf.data")
         perf = ["perf", "record", "-e", "cpu-clock", "-F", "149", "--call-graph", "dwarf,16384", "-o", profile]
         e2e.run(*perf, *e2e.archive_command(topic, archive))
         table(profile)
-    s3.delete(f"{archive}/")
 
 
 if __name__ == "__main__":

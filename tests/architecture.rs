@@ -65,7 +65,7 @@ const UNSAFE: &[(&str, &str)] = &[
     ("format/columns.rs", "views into a batch's arena are not looked at once more, as text or at all"),
     ("record/raw.rs", "a prefetch is an instruction of the processor"),
     ("record/text.rs", "what was found to be ASCII is text"),
-    ("main.rs", "jemalloc(3) finds its settings by a symbol's name"),
+    ("allocator.rs", "jemalloc(3) finds its settings by a symbol's name"),
 ];
 
 /// A record or a broker's answer must never end the process.

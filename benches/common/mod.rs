@@ -1,20 +1,13 @@
 //! What the benches have in common: the program's allocator, rows, the cut that they are, and a name for callgrind.
 #![allow(dead_code, reason = "each bench uses a part")]
 
+#[path = "../../src/allocator.rs"]
+mod allocator;
+
 use dlq_archiver::cut::{self, CutRange, Group, Tables};
 use dlq_archiver::format::Format;
 use dlq_archiver::ledger::{Genesis, Intent, LEDGER_VERSION};
 use dlq_archiver::record::{Header, RawBatch, TimestampType};
-
-/// As in `src/main.rs`: what is measured is to allocate as the program does.
-#[cfg(all(target_os = "linux", target_env = "gnu", target_arch = "x86_64"))]
-mod allocator {
-    #[global_allocator]
-    static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
-
-    #[unsafe(export_name = "malloc_conf")]
-    pub static SETTINGS: &[u8] = b"oversize_threshold:0,dirty_decay_ms:5000,muzzy_decay_ms:0,narenas:4\0";
-}
 
 pub const TOPIC: &str = "default-dlt";
 pub const PARTITION: i32 = 7;
@@ -80,10 +73,11 @@ impl Random {
     }
 }
 
-/// Rows like those of a VAST dead-letter topic, 1.5 KB each, the same in every run, with offsets from 0.
+/// Rows like those of a VAST dead-letter topic, 1.5 KB each, the same in every run, with offsets from 0. As the archive does, it
+/// takes checksums at once.
 pub fn rows(n: usize) -> RawBatch {
     let mut random = Random::new(7);
-    let mut batch = RawBatch::new();
+    let mut batch = RawBatch::with_checksums();
     for i in 0..n {
         let (id, bucket, size) = (random.uuid(), random.next() % 40, random.next() % 50_000_000);
         let ms = 1_791_417_600_000 + i as i64 * 37;

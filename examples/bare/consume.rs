@@ -8,6 +8,7 @@ use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::error::KafkaError;
 use rdkafka::message::{BorrowedMessage, Headers as _, Message as _};
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
+use serde_json::{Value, json};
 use std::hint::black_box;
 use std::time::Duration;
 
@@ -31,8 +32,9 @@ pub fn of_all(brokers: &str, topic: &str) -> Result<(BaseConsumer, usize)> {
     Ok((consumer, partitions))
 }
 
-/// Hands each record to `then`, those of a partition in order, and prints how many there were.
-pub fn each(brokers: &str, topic: &str, mut then: impl FnMut(&BorrowedMessage<'_>) -> Result<()>) -> Result<()> {
+/// Hands each record to `then`, those of a partition in order. Returns how many there were, and the bytes of their keys and
+/// values.
+pub fn each(brokers: &str, topic: &str, mut then: impl FnMut(&BorrowedMessage<'_>) -> Result<()>) -> Result<Value> {
     let (consumer, partitions) = of_all(brokers, topic)?;
     let (mut records, mut bytes, mut ends) = (0u64, 0usize, 0);
     while ends < partitions {
@@ -46,18 +48,18 @@ pub fn each(brokers: &str, topic: &str, mut then: impl FnMut(&BorrowedMessage<'_
             Err(e) => return Err(e.into()),
         }
     }
-    println!("{{\"records\": {records}, \"bytes\": {bytes}}}");
-    Ok(())
+    Ok(json!({"records": records, "bytes": bytes}))
 }
 
 pub fn drop_all(brokers: &str, topic: &str) -> Result<()> {
-    each(brokers, topic, |_| Ok(()))
+    println!("{}", each(brokers, topic, |_| Ok(()))?);
+    Ok(())
 }
 
 pub fn decode(brokers: &str, topic: &str) -> Result<()> {
     let dialects = Dialects::builtin();
     let mut decoder = dialects.of_topic(topic);
-    each(brokers, topic, |message| {
+    let read = each(brokers, topic, |message| {
         let mut batch = RawBatch::new();
         let headers = message.headers().into_iter().flat_map(|all| (0..all.count()).map(|i| all.get(i)));
         let headers = headers.map(|h| Header { name: h.key.as_bytes(), value: h.value });
@@ -67,5 +69,7 @@ pub fn decode(brokers: &str, topic: &str) -> Result<()> {
         batch.push(message.offset(), timestamp, TimestampType::CreateTime, 0, key, value, headers.into_iter());
         black_box(decoder.decode(message.partition(), &batch.get(0)));
         Ok(())
-    })
+    })?;
+    println!("{read}");
+    Ok(())
 }

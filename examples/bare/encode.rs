@@ -8,7 +8,7 @@ use arrow_array::builder::{
     ArrayBuilder, BinaryBuilder, Int32Builder, Int64Builder, ListBuilder, StringBuilder, StructBuilder,
     TimestampMicrosecondBuilder,
 };
-use arrow_array::{ArrayRef, RecordBatch};
+use arrow_array::{Array as _, ArrayRef, RecordBatch};
 use arrow_schema::{DataType, Field, Fields, Schema, TimeUnit};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -178,6 +178,8 @@ struct Sink {
     rows: usize,
     bytes: usize,
     encoded: usize,
+    /// Values of each column that are not null.
+    found: Vec<usize>,
 }
 
 impl Sink {
@@ -203,6 +205,7 @@ impl Sink {
             rows: 0,
             bytes: 0,
             encoded: 0,
+            found: vec![0; columns.len()],
         })
     }
 
@@ -237,6 +240,7 @@ impl Sink {
 
     fn batch(&mut self) -> Result<()> {
         let mut arrays: Vec<ArrayRef> = self.columns.iter_mut().map(Column::finish).collect();
+        self.found.iter_mut().zip(&arrays).for_each(|(found, array)| *found += array.len() - array.null_count());
         arrays.push(Arc::new(self.headers.finish()));
         self.writer.write(&RecordBatch::try_new(self.schema.clone(), arrays)?)?;
         Ok(())
@@ -254,11 +258,14 @@ impl Sink {
 
 pub fn run(brokers: &str, topic: &str, all: bool) -> Result<()> {
     let mut sink = Sink::new(all)?;
-    consume::each(brokers, topic, |message| {
+    let mut read = consume::each(brokers, topic, |message| {
         if all { push_all(&mut sink, topic, message) } else { push_raw(&mut sink, topic, message) }
     })?;
     sink.file()?;
-    eprintln!("{} bytes encoded", sink.encoded);
+    let names = sink.schema.fields().iter().map(|field| field.name().clone());
+    read["found"] = names.zip(sink.found).collect();
+    read["encoded"] = sink.encoded.into();
+    println!("{read}");
     Ok(())
 }
 
@@ -270,9 +277,23 @@ fn text(value: Option<&[u8]>) -> Cell<'_> {
     value.and_then(|v| str::from_utf8(v).ok()).map_or(Cell::Null, Cell::Text)
 }
 
-/// What [`text`] leaves out.
-fn no_text(value: Option<&[u8]>) -> Cell<'_> {
-    value.filter(|v| str::from_utf8(v).is_err()).map_or(Cell::Null, Cell::Bytes)
+/// As text, or else as bytes.
+fn text_and_bytes(value: Option<&[u8]>) -> (Cell<'_>, Cell<'_>) {
+    match value.map(|v| str::from_utf8(v).map_err(|_| v)) {
+        None => (Cell::Null, Cell::Null),
+        Some(Ok(text)) => (Cell::Text(text), Cell::Null),
+        Some(Err(bytes)) => (Cell::Null, Cell::Bytes(bytes)),
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    let digit = |n: u8| char::from(b"0123456789abcdef"[usize::from(n)]);
+    let mut text = String::with_capacity(2 * bytes.len());
+    for byte in bytes {
+        text.push(digit(byte >> 4));
+        text.push(digit(byte & 15));
+    }
+    text
 }
 
 fn int(value: Option<i64>) -> Cell<'static> {
@@ -328,7 +349,7 @@ fn push_all(sink: &mut Sink, topic: &str, message: &BorrowedMessage<'_>) -> Resu
         .chain_update(id.unwrap_or_default())
         .chain_update(destination.unwrap_or_default())
         .finalize();
-    let failure: String = failure[..16].iter().map(|b| format!("{b:02x}")).collect();
+    let failure = hex(&failure[..16]);
     let message_text = data.and_then(|d| STANDARD.decode(d).ok());
     let host = destination.and_then(|d| str::from_utf8(d).ok()?.strip_prefix("http://"));
     let pipeline = host.and_then(|h| h.split('.').next());
@@ -336,6 +357,7 @@ fn push_all(sink: &mut Sink, topic: &str, message: &BorrowedMessage<'_>) -> Resu
     let origin = subject.and_then(|s| str::from_utf8(s).ok()?.split('.').nth(1));
     let ms = message.timestamp().to_millis();
     let (key, value) = (message.key(), message.payload());
+    let ((key_text, key_bytes), (value_text, value_bytes)) = (text_and_bytes(key), text_and_bytes(value));
     let cells = [
         Cell::Text(&record_id),
         Cell::Text("wMzfd4vLSsyWkmi1HiHUDg"),
@@ -346,10 +368,10 @@ fn push_all(sink: &mut Sink, topic: &str, message: &BorrowedMessage<'_>) -> Resu
         int(ms.map(|ms| ms * 1000)),
         int(ms),
         Cell::Text("CreateTime"),
-        text(key),
-        no_text(key),
-        text(value),
-        no_text(value),
+        key_text,
+        key_bytes,
+        value_text,
+        value_bytes,
         size(key),
         size(value),
         pipeline.map_or(Cell::Null, Cell::Text),

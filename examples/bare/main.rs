@@ -1,13 +1,17 @@
 //! The bare loops that the program is measured against (`make bench`): what librdkafka, Arrow and Parquet alone take for
-//! the same work, written as one would in an afternoon. They use nothing of the program's own code but for `decode`.
+//! the same work, written as one would in an afternoon. They use nothing of the program's own code but its allocator, and its
+//! dialects for `decode`.
 //!
 //! usage: bare consume BROKERS TOPIC             read all records and drop them
 //!        bare encode BROKERS TOPIC raw|all      and encode them to Parquet (zstd 1, one thread); the bytes are dropped
 //!        bare decode BROKERS TOPIC              and decode their headers with the program's dialects
 //!        bare produce BROKERS FROM TO COUNT [--transactions RECORDS]
 //!
-//! All but `produce` print the number of records and bytes (key, value, headers) as JSON.
+//! All but `produce` print the number of records and bytes (key and value) as JSON; `encode` also how many values each column
+//! has that are not null, and the size of its files.
 
+#[path = "../../src/allocator.rs"]
+mod allocator;
 mod consume;
 mod encode;
 mod produce;

@@ -1,6 +1,6 @@
 //! The C library under librdkafka: memory that is freed goes back to the system, and how the process ends.
 
-/// To be called before anything is allocated in earnest. Without effect where another allocator is linked (`main.rs`).
+/// To be called before anything is allocated in earnest. Without effect where another allocator is linked (`allocator.rs`).
 ///
 /// glibc maps large blocks apart, and gives them back when they are freed; but it raises the size from which it does so
 /// to that of the largest block that was freed, up to 32 MiB (mallopt(3), `M_MMAP_THRESHOLD`). Brokers' answers, batches
