@@ -3,6 +3,7 @@
 //! Decides nothing: what a partition's next offset is comes from the ledger, through the caller. The rebalance
 //! callback only takes note.
 
+use super::wake::Waker;
 use super::{Connection, LastError, Message, error};
 use crate::error::{Error, Result};
 use crate::record::TopicPartition;
@@ -98,6 +99,8 @@ pub enum Polled {
 
 /// A classic-protocol consumer with the settings that the archive's exactness needs.
 pub struct Consumer {
+    /// Before the client, which it needs to its end.
+    waker: Waker,
     inner: BaseConsumer<Context>,
 }
 
@@ -109,10 +112,12 @@ impl Consumer {
     }
 
     pub(super) fn of(config: ClientConfig) -> Result<Self> {
-        let inner = config.create_with_context(Context::default()).map_err(|e| {
+        let inner: BaseConsumer<Context> = config.create_with_context(Context::default()).map_err(|e| {
             Error::config(format!("cannot set up the Kafka consumer: {e}. Check -X and --kafka-config"))
         })?;
-        Ok(Self { inner })
+        // SAFETY: fields are dropped in their order.
+        let waker = unsafe { Waker::new(inner.client().native_ptr()) };
+        Ok(Self { waker, inner })
     }
 
     pub(super) fn inner(&self) -> &BaseConsumer<Context> {
@@ -220,7 +225,9 @@ impl Consumer {
     }
 
     pub fn resume(&self, topic_partitions: &[TopicPartition]) -> Result<()> {
-        self.inner.resume(&list_of(topic_partitions)).map_err(|e| error("cannot resume", &e, None))
+        self.inner.resume(&list_of(topic_partitions)).map_err(|e| error("cannot resume", &e, None))?;
+        self.waker.wake(topic_partitions);
+        Ok(())
     }
 
     /// Where the consumer is in each partition it reads: behind the last record, and behind transaction markers and

@@ -19,6 +19,7 @@ mod properties;
 mod range;
 mod refusal;
 mod transaction;
+mod wake;
 
 pub use admin::{Admin, Found, TopicId, TopicInfo, pattern};
 pub use consumer::{Consumer, Polled, Rebalance};
