@@ -1,6 +1,6 @@
 //! The bare loops that the program is measured against (`make bench`): what librdkafka, Arrow and Parquet alone take for
-//! the same work, written as one would in an afternoon. They use nothing of the program's own code but its allocator, and its
-//! dialects for `decode`.
+//! the same work, written as one would in an afternoon. They use nothing of the program's own code but its dialects for
+//! `decode`, and have glibc's allocator, with which they are faster than with the program's.
 //!
 //! usage: bare consume BROKERS TOPIC             read all records and drop them
 //!        bare encode BROKERS TOPIC raw|all      and encode them to Parquet (zstd 1, one thread); the bytes are dropped
@@ -10,8 +10,6 @@
 //! All but `produce` print the number of records and bytes (key and value) as JSON; `encode` also how many values each column
 //! has that are not null, and the size of its files.
 
-#[path = "../../src/allocator.rs"]
-mod allocator;
 mod consume;
 mod encode;
 mod produce;

@@ -114,6 +114,35 @@ for name, kinds in {**CLASSES, **PASSING}.items():
 
 
 @scenario
+def one_partition_refused(row, args):
+    """S3: refuses one partition's objects for two minutes, until they take all the memory that they may; the others go on."""
+    topic, archive = rig.topic_name("one-partition-refused"), rig.archive_url("one_partition_refused")
+    proxy = faults.Proxy(rig.S3, args.seed)
+    flow = Flow(topic, rate=900)
+    archiver = Archiver(topic, archive, "--memory", "4MiB", endpoint=proxy.endpoint, cut=("--cut-age", "1s"))
+    try:
+        archiver.settled()
+        proxy.on(Fault("answer", 403, "AccessDenied", "Access Denied", methods="PUT", key=r"-0-\d{20}-\d{20}\."))
+        begin = time.monotonic()
+        time.sleep(120)
+        row["first"] = f"`{archiver.first_trouble(begin)}`"
+        late = archiver.cuts(begin + 100)
+        check(len(late) == rig.PARTITIONS - 1, f"cuts after 100 s: {late}\n{archiver.tail()}")
+        refused = archiver.said(f"topic={topic} partition=0", begin)
+        check(not any(" archived " in line for line in refused[1:]), "partition 0 was not refused")
+        proxy.off()
+        row["records"] = flow.stop()
+        rig.all_archived(topic, archive)
+        code = archiver.terminate()
+        check(code == 0, f"SIGTERM ended it with {code}:\n{archiver.tail()}")
+        check(rig.compare(topic, archive) >= row["records"], "fewer records than were acknowledged")
+        row["fired"] = ", ".join(f"{count} x {what}" for what, count in proxy.fired.items())
+    finally:
+        flow.ended.set()
+        archiver.kill()
+
+
+@scenario
 def disk_full(row, args):
     """Local folder on a small tmpfs: something else fills the disk, and makes room again."""
     folder = tempfile.mkdtemp(prefix="dlq-archiver-chaos-")
