@@ -7,6 +7,7 @@ use dlq_archiver::record::{RawBatch, TopicPartition};
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::path::Path;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 pub const PATIENCE: Duration = Duration::from_secs(60);
@@ -24,14 +25,19 @@ pub fn brokers() -> Option<String> {
 
 /// A topic name that no other run has.
 pub fn fresh(name: &str) -> String {
+    static NUMBER: AtomicU32 = AtomicU32::new(0);
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
-    format!("{name}-{}-{}", std::process::id(), since.as_micros())
+    format!("{name}-{}-{}-{}", std::process::id(), since.as_micros(), NUMBER.fetch_add(1, Relaxed))
 }
 
 /// A topic that takes and keeps records of any time.
 pub async fn topic(connection: &Connection, name: &str, partitions: i32) {
     let any_time = [("message.timestamp.after.max.ms", "9223372036854775807"), ("retention.ms", "-1")];
-    Admin::create_topic(connection, name, partitions, &any_time).await.unwrap();
+    match Admin::create_topic(connection, name, partitions, &any_time).await {
+        // A broker that is slow to answer is asked twice.
+        Err(e) if e.to_string().contains("TopicAlreadyExists") => {}
+        created => created.unwrap(),
+    }
     let admin = Admin::new(connection).unwrap();
     let names = [name.to_owned()];
     let until = Instant::now() + PATIENCE;
