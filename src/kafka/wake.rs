@@ -3,8 +3,8 @@
 //! Owns a queue for answers that nobody reads. Changes nothing of what is read, and from where.
 
 use crate::record::TopicPartition;
-use rdkafka_sys as sys;
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
+use rdkafka_sys as sys;
 
 /// A thread that waits for no answer looks at partitions that were resumed once a second (`rd_kafka_max_block_ms`, and no wake-up
 /// in `rd_kafka_toppar_pause_resume`, 2.12): with room for one cut at a time an archiver stood still as long as it read. Any

@@ -21,9 +21,8 @@ ROOT = Path(__file__).resolve().parents[2]
 ARCHIVE = [
     ("group offset committed before upload", [(
         "src/archive/reader.rs",
-        "        self.handed += batch.memory();\n        self.send(Event::Batch(batch));",
-        "        self.handed += batch.memory();\n        let (tp2, to2) = (batch.tp.clone(), batch.to);\n"
-        "        self.send(Event::Batch(batch));\n        self.consumer.commit(&tp2, to2, false);")]),
+        "        self.send(Event::Batch(batch));\n",
+        "        self.send(Event::Batch(batch));\n        self.consumer.commit(tp, to, false);\n")]),
     ("names by clock", [(
         "src/archive/writer.rs",
         "        let key = object.key.clone();\n",
