@@ -3,13 +3,17 @@
 //! With a backlog larger than the memory budget few partitions are read at a time, so that cuts still fill. A pause
 //! drops what was prefetched, so there is hysteresis.
 
+use crate::format::{Compression, Format};
 use std::collections::BTreeMap;
 
 /// What objects take beside the batch that they are made of, in parts of it: as one was of late, and half as much again, since
-/// two may differ. Where none was, as much as the batch. JSON lines without compression are some times as large. Those that do
-/// not compress, among many that do, are taken for less than they are, until the first of them is stored.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Share(Option<usize>);
+/// two may differ. Those that do not compress, among many that do, are taken for less than they are, until the first of them is
+/// stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Share {
+    parts: usize,
+    learned: bool,
+}
 
 impl Share {
     const WHOLE: usize = 256;
@@ -18,41 +22,54 @@ impl Share {
     /// Footers are most of what smaller batches become.
     const TELLING: usize = 1 << 20;
 
+    /// Where no object was yet: as much as the batch. JSON lines without compression are some times as large, and grow in a
+    /// buffer that is there twice while it grows.
+    pub fn unknown(format: Format) -> Self {
+        let parts = if format == Format::Jsonl(Compression::None) { Self::MOST } else { Self::WHOLE };
+        Self { parts, learned: false }
+    }
+
     /// What a batch takes on its way out.
     pub fn on_its_way(self, batch: usize) -> usize {
-        batch.saturating_add((batch / Self::WHOLE).saturating_mul(self.parts()) + batch % Self::WHOLE)
+        batch.saturating_add((batch / Self::WHOLE).saturating_mul(self.parts) + batch % Self::WHOLE)
     }
 
     /// The largest batch that fits into so much memory with what it becomes.
     pub fn fits(self, memory: usize) -> usize {
-        memory / (Self::WHOLE + self.parts()) * Self::WHOLE
-    }
-
-    fn parts(self) -> usize {
-        self.0.unwrap_or(Self::WHOLE)
+        memory / (Self::WHOLE + self.parts) * Self::WHOLE
     }
 
     /// After a batch: what grows is believed at once, as the first one is; what shrinks by a quarter each time.
     pub fn learn(&mut self, batch: usize, objects: usize) {
         if batch >= Self::TELLING {
             let seen = (objects / 2 * 3 / (batch / Self::WHOLE)).clamp(Self::LEAST, Self::MOST);
-            self.0 = Some(seen.max(self.0.unwrap_or_default() / 4 * 3));
+            let before = if self.learned { self.parts / 4 * 3 } else { 0 };
+            *self = Self { parts: seen.max(before), learned: true };
         }
     }
 }
 
 /// What objects take, by topic.
-#[derive(Debug, Default)]
-pub struct Shares(BTreeMap<String, Share>);
+#[derive(Debug)]
+pub struct Shares {
+    unknown: Share,
+    topics: BTreeMap<String, Share>,
+}
 
 impl Shares {
+    /// Of objects in this format.
+    pub fn new(format: Format) -> Self {
+        Self { unknown: Share::unknown(format), topics: BTreeMap::new() }
+    }
+
     pub fn of(&self, topic: &str) -> Share {
-        self.0.get(topic).copied().unwrap_or_default()
+        self.topics.get(topic).copied().unwrap_or(self.unknown)
     }
 
     /// See [`Share::learn`]. `stored`: bytes of the objects.
     pub fn learn(&mut self, topic: &str, batch: usize, stored: u64) {
-        self.0.entry(topic.to_owned()).or_default().learn(batch, usize::try_from(stored).unwrap_or(usize::MAX));
+        let share = self.topics.entry(topic.to_owned()).or_insert(self.unknown);
+        share.learn(batch, usize::try_from(stored).unwrap_or(usize::MAX));
     }
 }
 
@@ -178,7 +195,7 @@ mod tests {
     use super::*;
 
     fn load(key: u32, open: usize, behind: bool) -> Load<u32> {
-        let share = Share::default();
+        let share = Share::unknown(Format::Parquet);
         Load { key, open, share, reading: true, read_now: false, behind, left: 1000, expires_ms: i64::MAX }
     }
 
@@ -251,10 +268,10 @@ mod tests {
     #[test]
     fn what_objects_took_of_late_tells_how_many_are_read_beside_those_on_their_way() {
         const MIB: usize = 1 << 20;
-        let mut share = Share::default();
+        let mut share = Share::unknown(Format::Parquet);
         assert_eq!(share.on_its_way(128 * MIB), 256 * MIB);
         share.learn(100, 1);
-        assert_eq!(share, Share::default(), "a footer tells nothing");
+        assert_eq!(share, Share::unknown(Format::Parquet), "a footer tells nothing");
         assert_eq!([share.fits(192 * MIB) / MIB, share.fits(512 * MIB) / MIB], [96, 256]);
         let learned = |share: &mut Share, objects| {
             share.learn(128 * MIB, objects * MIB);
@@ -267,12 +284,15 @@ mod tests {
         assert_eq!(learned(&mut share, 256), 512);
         assert_eq!(share.fits(512 * MIB) / MIB, 128);
         assert_eq!(learned(&mut share, 9000), 640, "no more is believed");
+        // A first cut of 96 MiB took 389 MiB with a budget of 192.
+        let plain = Shares::new(Format::Jsonl(Compression::None)).of("t");
+        assert_eq!(plain.fits(192 * MIB) / MIB, 38);
         let loads = |share| (0..9).map(|key| Load { left: 400 * MIB, share, ..load(key, 0, true) }).collect::<Vec<_>>();
         let memory = |handed| Memory { handed: handed * MIB, budget: 512 * MIB, full: false };
         (0..19).for_each(|_| share.learn(128 * MIB, 0));
         let read = |share, handed| decide(loads(share), memory(handed), 128 * MIB, None).read.len();
-        assert_eq!((read(Share::default(), 256), read(share, 256)), (1, 1));
-        assert_eq!((read(Share::default(), 0), read(share, 0)), (2, 3));
+        assert_eq!((read(Share::unknown(Format::Parquet), 256), read(share, 256)), (1, 1));
+        assert_eq!((read(Share::unknown(Format::Parquet), 0), read(share, 0)), (2, 3));
     }
 
     /// A bucket refused one pipeline's objects: with 169 of 192 MiB on their way for ever, no other partition was read.

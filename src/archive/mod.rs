@@ -252,7 +252,7 @@ pub async fn run_on(
     let cores = std::thread::available_parallelism().map_or(2, usize::from);
     // Each reads a cut anew, and makes its objects.
     let largest = topics.iter().map(|t| options.policy_of(&t.name).max_bytes).max().unwrap_or_default();
-    let recoveries = (options.memory / balance::Share::default().on_its_way(largest).max(1)).clamp(1, 2);
+    let recoveries = (options.memory / balance::Share::unknown(options.format).on_its_way(largest).max(1)).clamp(1, 2);
     let shared = Arc::new(Shared {
         options,
         group,

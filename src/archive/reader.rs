@@ -79,6 +79,7 @@ impl Reader {
         (to_self, commands): (Sender<Command>, Receiver<Command>),
         (counters, board): (Arc<Counters>, Arc<Board>),
     ) -> Self {
+        let shares = Shares::new(settings.options.format);
         Self {
             consumer,
             settings,
@@ -90,7 +91,7 @@ impl Reader {
             parts: BTreeMap::new(),
             assignments: 0,
             handed: 0,
-            shares: Shares::default(),
+            shares,
             unweighed: 0,
             full: false,
             late_by: None,

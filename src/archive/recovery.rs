@@ -50,7 +50,7 @@ impl Writer<'_> {
             // How large they are nobody knows before they are read. It may have been cut by a run with more memory.
             let rows = usize::try_from(objects.iter().map(|o| o.rows).sum::<u64>()).unwrap_or(usize::MAX);
             let guess = rows.saturating_mul(TYPICAL).min(shared.options.policy_of(&tp.topic).max_bytes);
-            let takes = |records| Share::default().on_its_way(records) + rows.saturating_mul(PROOF);
+            let takes = |records| Share::unknown(format).on_its_way(records) + rows.saturating_mul(PROOF);
             let mut reserved = Reserved::new(&tp, self.partition.assignment, takes(guess), &shared.commands);
             let (records, rows) = self.read_again(&intent, &objects).await?;
             reserved.become_of(takes(records.memory()));
