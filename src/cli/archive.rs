@@ -107,7 +107,8 @@ pub struct Args {
     retention: Option<Duration>,
 
     /// Memory for records and the objects that they become, over all partitions, at least 4MiB; one cut is at most two
-    /// thirds of it, and 1GiB. The program takes some 100MiB besides, and up to 160MiB with many partitions or tiny records
+    /// thirds of it, and 1GiB. The program takes some 100MiB besides, and up to 160MiB with many partitions, tiny records or
+    /// values that do not compress
     #[arg(long, default_value = "512MiB", value_parser = memory, value_name = "SIZE", env = "DLQ_ARCHIVER_MEMORY")]
     memory: usize,
 
