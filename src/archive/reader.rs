@@ -480,7 +480,7 @@ impl Reader {
             key,
             open: p.batch.memory(),
             share: self.shares.of(&tp.topic),
-            // What waits for its store takes half of the memory at most.
+            // What waits for its store is read no further once half of the memory is taken.
             reading: p.state == State::Reading && (used <= budget / 2 || p.waiting(LONG) == 0),
             read_now: !p.paused,
             // What does not move though it is read must not keep others waiting.
